@@ -4,6 +4,7 @@ go 1.26.0
 
 require (
 	github.com/go-logr/logr v1.4.3
+	github.com/google/go-cmp v0.7.0
 	github.com/kubeflow/trainer/v2 v2.2.1
 	github.com/prometheus/client_golang v1.23.2
 	k8s.io/api v0.36.2
