@@ -1,0 +1,130 @@
+// Package controller is the readmission gate on the wire: it watches, takes a
+// snapshot, asks package gate for a plan and carries the plan out. It is the
+// only package that reads or writes the cluster.
+package controller
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/flowcontrol"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+
+	"github.com/dispatch-admission/dispatch-admission/pkg/internal/gate"
+	"github.com/dispatch-admission/dispatch-admission/pkg/internal/metrics"
+)
+
+// maxConflicts bounds how often one pass over a Workload starts again at once
+// because the Workload had changed. Kueue writes conditions right after a
+// reservation, so one conflict is common and three are not.
+const maxConflicts = 3
+
+// Retries of what may change without an event, and of refused writes. Trainer
+// refuses a new count for half a second to two seconds after an eviction.
+const (
+	retryBase = 50 * time.Millisecond
+	retryMax  = 10 * time.Second
+)
+
+// Gate reconciles Workloads.
+type Gate struct {
+	// cached reads from informers, live from the API server.
+	cached  client.Reader
+	live    client.Reader
+	writer  client.Client
+	held    func() error
+	log     *slog.Logger
+	events  events.EventRecorder
+	metrics *metrics.Metrics
+	memory  *memory
+	backoff *flowcontrol.Backoff
+}
+
+// Reconcile looks at one Workload and does what it needs.
+func (g *Gate) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	snap, err := g.snapshot(ctx, req.NamespacedName)
+	if apierrors.IsNotFound(err) {
+		return reconcile.Result{}, nil
+	}
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	for range maxConflicts {
+		plan, err := g.decide(ctx, &snap)
+		if err != nil {
+			return reconcile.Result{}, err
+		}
+		again, result, err := g.apply(ctx, &snap, plan)
+		if err != nil || !again {
+			return result, err
+		}
+	}
+	return g.retry(snap.Workload), nil
+}
+
+// decide asks for a plan. A finding that a lagging cache could fake is checked
+// against the API server first.
+func (g *Gate) decide(ctx context.Context, snap *gate.Snapshot) (gate.Plan, error) {
+	snap.Loss = g.memory.loss(snap.Workload.UID)
+	plan := gate.Decide(*snap, time.Now())
+	if !plan.Case.NeedsFreshTrainJob() {
+		return plan, nil
+	}
+	owner := gate.TrainJobOwner(snap.Workload)
+	job, err := trainJob(ctx, g.live, snap.Workload.Namespace, owner.Name)
+	if err != nil {
+		return gate.Plan{}, err
+	}
+	snap.TrainJob = job
+	return gate.Decide(*snap, time.Now()), nil
+}
+
+// retry asks for another look after a delay that grows with each call.
+func (g *Gate) retry(wl *kueue.Workload) reconcile.Result {
+	id := string(wl.UID)
+	g.backoff.Next(id, time.Now())
+	return reconcile.Result{RequeueAfter: g.backoff.Get(id)}
+}
+
+// snapshot reads what a decision needs, from the informers alone.
+func (g *Gate) snapshot(ctx context.Context, key types.NamespacedName) (gate.Snapshot, error) {
+	var wl kueue.Workload
+	if err := g.cached.Get(ctx, key, &wl); err != nil {
+		return gate.Snapshot{}, fmt.Errorf("reading the workload: %w", err)
+	}
+	checks, err := ourChecks(ctx, g.cached)
+	if err != nil {
+		return gate.Snapshot{}, err
+	}
+	snap := gate.Snapshot{Workload: &wl, Checks: map[kueue.AdmissionCheckReference]gate.Check{}}
+	for i := range checks {
+		snap.Checks[kueue.AdmissionCheckReference(checks[i].Name)] = gate.Check{Broken: broken(&checks[i])}
+	}
+	if owner := gate.TrainJobOwner(&wl); owner != nil {
+		if snap.TrainJob, err = trainJob(ctx, g.cached, wl.Namespace, owner.Name); err != nil {
+			return gate.Snapshot{}, err
+		}
+	}
+	return snap, nil
+}
+
+// trainJob reads a TrainJob; nil if there is none.
+func trainJob(ctx context.Context, r client.Reader, namespace, name string) (*trainer.TrainJob, error) {
+	var job trainer.TrainJob
+	err := r.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, &job)
+	if apierrors.IsNotFound(err) {
+		return nil, nil //nolint:nilnil // absence is one of the facts that a decision rests on
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading the trainjob: %w", err)
+	}
+	return &job, nil
+}
