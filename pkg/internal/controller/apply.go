@@ -83,6 +83,7 @@ func (g *Gate) raise(ctx context.Context, snap *gate.Snapshot, plan gate.Plan) (
 		return plan, true, fmt.Errorf("reading the trainjob as written: %w", err)
 	}
 	snap.TrainJob = written
+	g.memory.wrote(written.UID, written.ResourceVersion)
 	g.metrics.Raises.Inc()
 	log.Info("raised the admission count", "admission", plan.Raise.Count)
 	return plan, false, nil
@@ -118,6 +119,7 @@ func (g *Gate) writeChecks(ctx context.Context, wl *kueue.Workload, checks []kue
 	if err := g.writer.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(u), fieldOwner, client.ForceOwnership); err != nil {
 		return err
 	}
+	g.memory.wrote(wl.UID, u.GetResourceVersion())
 	for i := range checks {
 		g.metrics.Answers.WithLabelValues(string(checks[i].State)).Inc()
 	}

@@ -57,6 +57,11 @@ func (g *Gate) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.
 	if err != nil {
 		return reconcile.Result{}, err
 	}
+	if g.behind(snap) {
+		// The event of our own write is still on its way, and will bring the
+		// Workload here again.
+		return reconcile.Result{}, nil
+	}
 	for range maxConflicts {
 		plan, err := g.decide(ctx, &snap)
 		if err != nil {
@@ -68,6 +73,14 @@ func (g *Gate) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.
 		}
 	}
 	return g.retry(snap.Workload), nil
+}
+
+// behind tells whether the informers lack a write of ours that the decision would
+// rest on. A running Workload is decided all the same: events of its TrainJob do
+// not lead back to it.
+func (g *Gate) behind(snap gate.Snapshot) bool {
+	return g.memory.behind(snap.Workload) ||
+		snap.TrainJob != nil && gate.PhaseOf(snap.Workload) == gate.PhaseReserved && g.memory.behind(snap.TrainJob)
 }
 
 // decide asks for a plan. A finding that a lagging cache could fake is checked

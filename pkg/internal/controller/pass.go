@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"time"
 
-	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -22,10 +21,10 @@ type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 // them looked at. Watches do the same sooner; a pass makes up for whatever a
 // watch may have missed.
 type passes struct {
-	period  time.Duration
-	checks  *Checks
-	backoff *flowcontrol.Backoff
-	log     *slog.Logger
+	period time.Duration
+	checks *Checks
+	gate   *Gate
+	log    *slog.Logger
 	// queue yields the Gate's queue once the Gate has started.
 	queue chan queue
 }
@@ -44,7 +43,8 @@ func (p *passes) Start(ctx context.Context) error {
 		if err := p.pass(ctx, q); err != nil && ctx.Err() == nil {
 			p.log.ErrorContext(ctx, "full pass", "error", err)
 		}
-		p.backoff.GC()
+		p.gate.backoff.GC()
+		p.gate.memory.age()
 		select {
 		case <-tick.C:
 		case <-ctx.Done():

@@ -56,7 +56,7 @@ func Setup(ctx context.Context, mgr manager.Manager, o Options) error {
 		log: o.Log, events: mgr.GetEventRecorder("dispatch-admission"), metrics: o.Metrics,
 		memory: newMemory(), backoff: flowcontrol.NewBackOff(retryBase, retryMax),
 	}
-	p := &passes{period: o.Resync, checks: checks, backoff: g.backoff, log: o.Log, queue: make(chan queue, 1)}
+	p := &passes{period: o.Resync, checks: checks, gate: g, log: o.Log, queue: make(chan queue, 1)}
 	if err := mgr.Add(p); err != nil {
 		return fmt.Errorf("adding the full pass: %w", err)
 	}
