@@ -113,23 +113,27 @@ func lead(ctx context.Context, mgr ctrl.Manager, log *slog.Logger, m *metrics.Me
 	close(ended)
 	<-told
 
-	elected := isClosed(mgr.Elected())
+	asked, elected := ctx.Err() != nil, isClosed(mgr.Elected())
 	if elected {
 		m.Leading.Set(0)
 		log.Info("stopped leading")
 	}
+	if elected && !asked {
+		log.Error("the controller ended by itself", "error", err)
+	}
+	return ending(asked, elected, err)
+}
+
+// ending is what the end of the manager means: nothing if it was asked for, the
+// loss of the Lease if a leader ended, else whatever kept it from leading.
+func ending(asked, elected bool, err error) error {
 	switch {
-	case ctx.Err() != nil:
+	case asked:
 		return nil
-	case elected:
-		if err != nil {
-			log.Error("the controller ended by itself", "error", err)
-		}
+	case elected, err == nil:
 		return errLostLease
-	case err != nil:
-		return err
 	default:
-		return errLostLease
+		return err
 	}
 }
 

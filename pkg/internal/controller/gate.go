@@ -83,13 +83,17 @@ func (g *Gate) behind(snap gate.Snapshot) bool {
 		snap.TrainJob != nil && gate.PhaseOf(snap.Workload) == gate.PhaseReserved && g.memory.behind(snap.TrainJob)
 }
 
-// decide asks for a plan. A finding that a lagging cache could fake is checked
-// against the API server first.
+// decide asks for a plan. A finding that a lagging informer could fake gets a
+// second look, and if it stands, one at the API server, before it counts.
 func (g *Gate) decide(ctx context.Context, snap *gate.Snapshot) (gate.Plan, error) {
-	snap.Loss = g.memory.loss(snap.Workload.UID)
+	uid := snap.Workload.UID
+	snap.Loss = g.memory.loss(uid)
 	plan := gate.Decide(*snap, time.Now())
 	if !plan.Case.NeedsFreshTrainJob() {
 		return plan, nil
+	}
+	if g.memory.suspect(uid) {
+		return gate.Plan{Case: gate.CaseNone, Retry: true}, nil
 	}
 	owner := gate.TrainJobOwner(snap.Workload)
 	job, err := trainJob(ctx, g.live, snap.Workload.Namespace, owner.Name)

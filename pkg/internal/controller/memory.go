@@ -6,6 +6,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/dispatch-admission/dispatch-admission/pkg/internal/fence"
 	"github.com/dispatch-admission/dispatch-admission/pkg/internal/gate"
@@ -24,6 +25,7 @@ type memory struct {
 	mu       sync.Mutex
 	losses   map[types.UID]gate.Loss
 	reported map[types.UID]fence.Attempt
+	suspects sets.Set[types.UID]
 	// written and older are the writes since the last call of age and since the
 	// one before.
 	written, older map[types.UID]string
@@ -31,7 +33,7 @@ type memory struct {
 
 func newMemory() *memory {
 	return &memory{
-		losses: map[types.UID]gate.Loss{}, reported: map[types.UID]fence.Attempt{},
+		losses: map[types.UID]gate.Loss{}, reported: map[types.UID]fence.Attempt{}, suspects: sets.New[types.UID](),
 		written: map[types.UID]string{},
 	}
 }
@@ -86,6 +88,19 @@ func (m *memory) loss(uid types.UID) gate.Loss {
 	return m.losses[uid]
 }
 
+// suspect tells whether a finding about a Workload is a first one. The next call
+// says that it is not, and the one after that again that it is.
+func (m *memory) suspect(uid types.UID) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.suspects.Has(uid) {
+		m.suspects.Delete(uid)
+		return false
+	}
+	m.suspects.Insert(uid)
+	return true
+}
+
 // reportOnce tells whether an ungated start has yet to be told, and takes it as
 // told.
 func (m *memory) reportOnce(uid types.UID, a fence.Attempt) bool {
@@ -104,4 +119,5 @@ func (m *memory) forget(uid types.UID) {
 	defer m.mu.Unlock()
 	delete(m.losses, uid)
 	delete(m.reported, uid)
+	m.suspects.Delete(uid)
 }

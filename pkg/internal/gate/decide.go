@@ -63,7 +63,7 @@ const (
 	CaseUngated Case = "Ungated"
 )
 
-// NeedsFreshTrainJob marks findings that a lagging cache of TrainJobs could
+// NeedsFreshTrainJob marks findings that a lagging informer of TrainJobs could
 // fake. They are rare, so they are worth a read from the API server before
 // anything is said about them.
 func (c Case) NeedsFreshTrainJob() bool {
@@ -125,18 +125,18 @@ func (s Snapshot) reserved(e entries, now time.Time) Plan {
 // dispatch handles a reserved Workload of one of dispatch's TrainJobs.
 func (s Snapshot) dispatch(e entries, now time.Time) Plan {
 	attempt, jobs := attemptOf(s.Workload, e.pending), replicatedJobs(s.Workload)
+	// A record that cannot be read matches no attempt.
 	record, err := fence.Read(s.TrainJob)
-	raised := err == nil && record.MatchPending(jobs, attempt)
+	raised := record.MatchPending(jobs, attempt)
 	if len(e.ready) > 0 {
-		if raised = err == nil && record.Match(jobs, attempt) && !s.Loss.hits(e.ready); !raised {
+		if raised = record.Match(jobs, attempt) && !s.Loss.hits(e.ready); !raised {
 			return e.takeBack(now)
 		}
 	}
-	if !e.servable() {
+	switch {
+	case !e.servable():
 		return e.answer(CaseNone, kueue.CheckStatePending, "", now)
-	}
-	switch suspend := s.TrainJob.Spec.Suspend; {
-	case suspend == nil || !*suspend:
+	case !suspended(s.TrainJob):
 		return e.answer(CaseRunning, kueue.CheckStatePending, MessageRunning, now).retry()
 	case err != nil:
 		return e.answer(CaseBadRecord, kueue.CheckStatePending, messageBadRecord(err), now)
@@ -145,6 +145,11 @@ func (s Snapshot) dispatch(e entries, now time.Time) Plan {
 	case active(s.TrainJob):
 		return e.answer(CaseOldPods, kueue.CheckStatePending, MessageOldPods, now).retry()
 	}
+	return e.raise(record, attempt, jobs, now)
+}
+
+// raise plans a new A, and the answers that rest on it.
+func (e entries) raise(record fence.Record, attempt fence.Attempt, jobs []string, now time.Time) Plan {
 	next, err := record.Next()
 	if err != nil {
 		return e.answer(CaseBadRecord, kueue.CheckStatePending, messageBadRecord(err), now)
@@ -289,6 +294,10 @@ func set(entry *kueue.AdmissionCheckState, state kueue.CheckState, message strin
 		entry.LastTransitionTime.Time = now.Truncate(time.Second)
 	}
 	entry.State, entry.Message, entry.PodSetUpdates = state, message, nil
+}
+
+func suspended(job *trainer.TrainJob) bool {
+	return job.Spec.Suspend != nil && *job.Spec.Suspend
 }
 
 // active tells whether Trainer counts active pods of the TrainJob.
