@@ -1,0 +1,246 @@
+package integration
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+
+	"github.com/dispatch-admission/dispatch-admission/api/v1alpha1"
+)
+
+// queue is a ClusterQueue of one test with its LocalQueue in a namespace of the
+// same name. Quota is for one job of two nodes.
+type queue struct {
+	t    *testing.T
+	name string
+	pods *podWatch
+}
+
+// foreignController names checks that a test answers itself.
+const foreignController = "example.com/manual"
+
+// unique is a name that no other test has.
+func unique(prefix string) string {
+	return fmt.Sprintf("%s-%s", prefix, strings.ToLower(rand.Text()[:6]))
+}
+
+// newQueue makes a queue whose Workloads need the checks, all of ours unless
+// their name ends in "-foreign".
+func newQueue(t *testing.T, checks ...string) *queue {
+	t.Helper()
+	q := &queue{t: t, name: unique("q")}
+	for _, c := range checks {
+		if strings.HasSuffix(c, "-foreign") {
+			newForeignCheck(t, c)
+		} else {
+			newCheck(t, c)
+		}
+	}
+	create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: q.name}})
+	create(t, clusterQueue(q.name, checks...))
+	create(t, &kueue.LocalQueue{ObjectMeta: metav1.ObjectMeta{Name: "lq", Namespace: q.name},
+		Spec: kueue.LocalQueueSpec{ClusterQueue: kueue.ClusterQueueReference(q.name)}})
+	q.pods = watchPods(t, q.name)
+	return q
+}
+
+func clusterQueue(name string, checks ...string) *kueue.ClusterQueue {
+	cq := &kueue.ClusterQueue{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: kueue.ClusterQueueSpec{
+		NamespaceSelector: &metav1.LabelSelector{},
+		Preemption:        &kueue.ClusterQueuePreemption{WithinClusterQueue: kueue.PreemptionPolicyLowerPriority},
+		ResourceGroups: []kueue.ResourceGroup{{
+			CoveredResources: []corev1.ResourceName{corev1.ResourceCPU},
+			Flavors: []kueue.FlavorQuotas{{Name: "default", Resources: []kueue.ResourceQuota{
+				{Name: corev1.ResourceCPU, NominalQuota: resource.MustParse("2")}}}},
+		}},
+	}}
+	if len(checks) > 0 {
+		cq.Spec.AdmissionChecksStrategy = &kueue.AdmissionChecksStrategy{}
+	}
+	for _, c := range checks {
+		cq.Spec.AdmissionChecksStrategy.AdmissionChecks = append(cq.Spec.AdmissionChecksStrategy.AdmissionChecks,
+			kueue.AdmissionCheckStrategyRule{Name: kueue.AdmissionCheckReference(c)})
+	}
+	return cq
+}
+
+// newCheck makes an AdmissionCheck of ours.
+func newCheck(t *testing.T, name string) {
+	t.Helper()
+	create(t, &kueue.AdmissionCheck{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: kueue.AdmissionCheckSpec{ControllerName: v1alpha1.ControllerName}})
+}
+
+// newForeignCheck makes a check that only the test answers, and makes it active.
+func newForeignCheck(t *testing.T, name string) {
+	t.Helper()
+	check := &kueue.AdmissionCheck{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: kueue.AdmissionCheckSpec{ControllerName: foreignController}}
+	create(t, check)
+	activate(t, check)
+}
+
+// activate makes a check active as its controller would.
+func activate(t *testing.T, check *kueue.AdmissionCheck) {
+	t.Helper()
+	eventually(t, 10*time.Second, "the check is active", func() error {
+		if err := shared.admin.Get(t.Context(), client.ObjectKeyFromObject(check), check); err != nil {
+			return err
+		}
+		meta.SetStatusCondition(&check.Status.Conditions, metav1.Condition{Type: kueue.AdmissionCheckActive, Status: metav1.ConditionTrue, Reason: "Test", ObservedGeneration: check.Generation})
+		return shared.admin.Status().Update(t.Context(), check)
+	})
+}
+
+// create makes an object that goes with the test.
+func create(t *testing.T, o client.Object) {
+	t.Helper()
+	if err := shared.admin.Create(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		_ = client.IgnoreNotFound(shared.admin.Delete(ctx, o))
+	})
+}
+
+// dispatchName is a name that dispatch gives a TrainJob.
+func dispatchName() string {
+	const alphabet = "0123456789abcdefghjkmnpqrstvwxyz"
+	ulid := []byte("01")
+	random := make([]byte, 24)
+	_, _ = rand.Read(random)
+	for _, b := range random {
+		ulid = append(ulid, alphabet[b%32])
+	}
+	return "dj-" + string(ulid) + "-s1"
+}
+
+// trainJob builds a TrainJob of two nodes in the queue.
+func (q *queue) trainJob(name string, changes ...func(*trainer.TrainJob)) *trainer.TrainJob {
+	job := &trainer.TrainJob{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: q.name, Labels: map[string]string{
+			"kueue.x-k8s.io/queue-name": "lq", "kueue.x-k8s.io/priority-class": "low"}},
+		Spec: trainer.TrainJobSpec{RuntimeRef: trainer.RuntimeRef{Name: "two-nodes"}},
+	}
+	for _, change := range changes {
+		change(job)
+	}
+	return job
+}
+
+func highPriority(job *trainer.TrainJob) { job.Labels["kueue.x-k8s.io/priority-class"] = "high" }
+
+func neverReady(job *trainer.TrainJob) { job.Spec.RuntimeRef.Name = "never-ready" }
+
+// submit creates a TrainJob.
+func (q *queue) submit(name string, changes ...func(*trainer.TrainJob)) *trainer.TrainJob {
+	q.t.Helper()
+	job := q.trainJob(name, changes...)
+	create(q.t, job)
+	return job
+}
+
+// batchJob creates a plain Job in the queue, suspended as Kueue's users do.
+func (q *queue) batchJob(name string) *batchv1.Job {
+	q.t.Helper()
+	suspend, two := true, int32(2)
+	job := &batchv1.Job{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: q.name, Labels: map[string]string{"kueue.x-k8s.io/queue-name": "lq"}},
+		Spec: batchv1.JobSpec{Suspend: &suspend, Parallelism: &two, Completions: &two, Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+			RestartPolicy: corev1.RestartPolicyNever,
+			Containers: []corev1.Container{{Name: "main", Image: "example.com/job:1", Resources: corev1.ResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}}}},
+		}}},
+	}
+	create(q.t, job)
+	return job
+}
+
+// workload finds the Workload of an owner; the youngest if there are two.
+func workloadOf(ctx context.Context, namespace string, owner types.UID) (*kueue.Workload, error) {
+	var list kueue.WorkloadList
+	if err := shared.admin.List(ctx, &list, client.InNamespace(namespace)); err != nil {
+		return nil, err
+	}
+	for i := range list.Items {
+		wl := &list.Items[i]
+		if o := metav1.GetControllerOf(wl); o != nil && o.UID == owner && wl.DeletionTimestamp == nil {
+			return wl, nil
+		}
+	}
+	return nil, fmt.Errorf("no workload of %s in %s", owner, namespace)
+}
+
+// editWorkload changes a Workload's spec until it sticks.
+func editWorkload(t *testing.T, job client.Object, change func(*kueue.Workload)) {
+	t.Helper()
+	eventually(t, 10*time.Second, "the workload is edited", func() error {
+		wl, err := workloadOf(t.Context(), job.GetNamespace(), job.GetUID())
+		if err != nil {
+			return err
+		}
+		change(wl)
+		return shared.admin.Update(t.Context(), wl)
+	})
+}
+
+// setActive sets spec.active of a job's Workload.
+func setActive(t *testing.T, job client.Object, active bool) {
+	t.Helper()
+	editWorkload(t, job, func(wl *kueue.Workload) { wl.Spec.Active = &active })
+}
+
+// setStopPolicy stops or opens the queue.
+func (q *queue) setStopPolicy(policy kueue.StopPolicy) {
+	q.t.Helper()
+	patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"stopPolicy":%q}}`, policy))
+	if err := shared.admin.Patch(q.t.Context(), &kueue.ClusterQueue{ObjectMeta: metav1.ObjectMeta{Name: q.name}}, patch); err != nil {
+		q.t.Fatal(err)
+	}
+}
+
+// answer gives a foreign check of a job's Workload a state.
+func answer(t *testing.T, job client.Object, check string, state kueue.CheckState) {
+	t.Helper()
+	eventually(t, 10*time.Second, "the foreign check is answered", func() error {
+		wl, err := workloadOf(t.Context(), job.GetNamespace(), job.GetUID())
+		if err != nil {
+			return err
+		}
+		for i := range wl.Status.AdmissionChecks {
+			if c := &wl.Status.AdmissionChecks[i]; string(c.Name) == check {
+				c.State, c.Message, c.LastTransitionTime = state, "by the test", metav1.Now()
+				return shared.admin.Status().Update(t.Context(), wl)
+			}
+		}
+		return fmt.Errorf("the workload has no check %s", check)
+	})
+}
+
+// ownedWorkload builds a Workload by hand whose owner is a TrainJob of the given
+// name and of no existing UID.
+func ownedWorkload(namespace, name, owner string) *kueue.Workload {
+	yes := true
+	return &kueue.Workload{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, OwnerReferences: []metav1.OwnerReference{{
+			APIVersion: "trainer.kubeflow.org/v1alpha1", Kind: "TrainJob", Name: owner, UID: "6d6f1a52-0000-4000-8000-000000000000", Controller: &yes}}},
+		Spec: kueue.WorkloadSpec{QueueName: "lq", PodSets: []kueue.PodSet{{Name: "node", Count: 1, Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+			RestartPolicy: corev1.RestartPolicyNever,
+			Containers: []corev1.Container{{Name: "node", Image: "example.com/train:1", Resources: corev1.ResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}}}},
+		}}}}},
+	}
+}

@@ -1,0 +1,222 @@
+// Package integration runs the readmission gate against a real control plane:
+// API server, Kueue, Trainer and JobSet as processes on loopback, the gate as
+// the program that ships, under the rights that the chart gives it.
+//
+// The tests read and write the cluster as its administrator and see of the gate
+// what an operator sees: objects, events, log lines, exit codes and the API
+// server's audit log.
+package integration
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/go-logr/logr"
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	k8sruntime "k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+
+	"github.com/dispatch-admission/dispatch-admission/test/cluster"
+)
+
+const (
+	// release is the chart's release and namespace the one it is in; the rights
+	// of the ServiceAccount are the product's.
+	release   = "dispatch-admission"
+	namespace = "dispatch-system"
+	// podsReadyTimeout is how long Kueue waits for the pods of a start.
+	podsReadyTimeout = "25s"
+)
+
+// world is what all tests share.
+type world struct {
+	cluster *cluster.Cluster
+	// admin is the administrator's client.
+	admin client.WithWatch
+	// program is the path of the gate's binary.
+	program string
+}
+
+// shared is set by TestMain.
+var shared world
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	ctrllog.SetLogger(logr.Discard()) // of the administrator's client
+	if testing.Short() {
+		fmt.Println("integration tests need a cluster; -short leaves them out")
+		os.Exit(0)
+	}
+	os.Exit(runTests(m))
+}
+
+func runTests(m *testing.M) int {
+	ctx := context.Background()
+	dir, err := os.MkdirTemp("", "dispatch-integration-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	code := 1
+	defer func() {
+		if code == 0 {
+			_ = os.RemoveAll(dir)
+		} else {
+			fmt.Fprintln(os.Stderr, "logs of the components and of the gate are kept in", dir)
+		}
+	}()
+	if err := shared.setUp(ctx, dir); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return code
+	}
+	code = m.Run()
+	if err := shared.cluster.Err(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	if err := shared.cluster.Stop(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	return code
+}
+
+// setUp builds the program, brings the cluster up and gives the program its
+// rights.
+func (w *world) setUp(ctx context.Context, dir string) (err error) {
+	w.program = filepath.Join(dir, "dispatch-admission")
+	build := exec.CommandContext(ctx, "go", "build", "-o", w.program, "./cmd/dispatch-admission")
+	build.Dir, build.Env = root(), append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("building the program: %w: %s", err, out)
+	}
+	w.cluster, err = cluster.Start(ctx, cluster.Config{
+		Dir:      filepath.Join(dir, "cluster"),
+		Progress: os.Stderr,
+		Kueue: cluster.KueueConfig{WaitForPodsReady: &cluster.WaitForPodsReady{
+			Timeout: podsReadyTimeout, BackoffBaseSeconds: 1, BackoffMaxSeconds: 1,
+		}},
+	})
+	if err != nil {
+		return err
+	}
+	if w.admin, err = newClient(w.cluster.Kubeconfig()); err != nil {
+		return err
+	}
+	manifests, err := w.chart(ctx)
+	if err != nil {
+		return err
+	}
+	return errors.Join(w.cluster.Apply(ctx, fixtures), w.cluster.Apply(ctx, manifests))
+}
+
+// chart renders the chart without pods, which would be fakes here, and without
+// checks, which the tests make themselves.
+func (w *world) chart(ctx context.Context) (string, error) {
+	cmd := exec.CommandContext(ctx, w.cluster.Bin("helm"), "template", release, filepath.Join(root(), "charts", "dispatch-admission"),
+		"--namespace", namespace, "--set", "replicaCount=0", "--set-json", "admissionChecks=[]")
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("rendering the chart: %w: %s", err, stderr.String())
+	}
+	return string(out), nil
+}
+
+// root is the repository.
+func root() string {
+	_, file, _, _ := runtime.Caller(0)
+	return filepath.Dir(filepath.Dir(filepath.Dir(file)))
+}
+
+func newClient(kubeconfig string) (client.WithWatch, error) {
+	scheme := k8sruntime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), kueue.AddToScheme(scheme), trainer.AddToScheme(scheme)); err != nil {
+		return nil, err
+	}
+	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	cfg.QPS = -1
+	return client.NewWithWatch(cfg, client.Options{Scheme: scheme})
+}
+
+// fixtures are what every test builds on.
+const fixtures = `
+apiVersion: v1
+kind: Namespace
+metadata: {name: dispatch-system}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ResourceFlavor
+metadata: {name: default}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: WorkloadPriorityClass
+metadata: {name: low}
+value: 100
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: WorkloadPriorityClass
+metadata: {name: high}
+value: 1000
+---
+apiVersion: trainer.kubeflow.org/v1alpha1
+kind: ClusterTrainingRuntime
+metadata:
+  name: two-nodes
+  labels: {trainer.kubeflow.org/framework: torch}
+spec:
+  mlPolicy: {numNodes: 2, torch: {}}
+  template:
+    spec:
+      replicatedJobs:
+      - name: node
+        template:
+          metadata:
+            labels: {trainer.kubeflow.org/trainjob-ancestor-step: trainer}
+          spec:
+            template:
+              spec:
+                containers:
+                - name: node
+                  image: example.com/train:1
+                  resources: {requests: {cpu: "1"}}
+---
+apiVersion: trainer.kubeflow.org/v1alpha1
+kind: ClusterTrainingRuntime
+metadata:
+  name: never-ready
+  labels: {trainer.kubeflow.org/framework: torch}
+spec:
+  mlPolicy: {numNodes: 2, torch: {}}
+  template:
+    spec:
+      replicatedJobs:
+      - name: node
+        template:
+          metadata:
+            labels: {trainer.kubeflow.org/trainjob-ancestor-step: trainer}
+          spec:
+            template:
+              metadata: {annotations: {cluster.test/run-after: 1h}}
+              spec:
+                containers:
+                - name: node
+                  image: example.com/train:1
+                  resources: {requests: {cpu: "1"}}
+`

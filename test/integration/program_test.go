@@ -1,0 +1,208 @@
+package integration
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/dispatch-admission/dispatch-admission/api/v1alpha1"
+	"github.com/dispatch-admission/dispatch-admission/test/cluster"
+)
+
+// program is one running dispatch-admission.
+type program struct {
+	t    *testing.T
+	name string
+	cmd  *exec.Cmd
+	out  lines
+	done chan struct{}
+	code int
+}
+
+// lines collects standard error.
+type lines struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+func (l *lines) all() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Split(strings.TrimSpace(l.buf.String()), "\n")
+}
+
+// run is how a test starts the program.
+type run struct {
+	// name is the identity in the Lease, unique in the test.
+	name string
+	// via is where to send requests; the API server itself if nil.
+	via *cluster.Endpoint
+	// account is the ServiceAccount, the product's own if empty.
+	account string
+	// flags come after the test's own.
+	flags []string
+}
+
+// brisk makes a change of leaders short enough for a test; the proportions are
+// those of the defaults.
+var brisk = []string{"-lease-duration=3s", "-renew-deadline=2s", "-retry-period=400ms"}
+
+// start starts the program; it is ended with the test.
+func start(t *testing.T, r run) *program {
+	t.Helper()
+	via := shared.cluster.Endpoint()
+	if r.via != nil {
+		via = *r.via
+	}
+	account := r.account
+	if account == "" {
+		account = release
+	}
+	kubeconfig, err := shared.cluster.ServiceAccountKubeconfigVia(t.Context(), via, namespace, account)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &program{t: t, name: r.name, done: make(chan struct{})}
+	args := append([]string{"-kubeconfig", kubeconfig, "-identity", r.name,
+		"-metrics-bind-address=0", "-health-probe-bind-address=0"}, r.flags...)
+	p.cmd = exec.Command(shared.program, args...)
+	p.cmd.Stderr = &p.out
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer close(p.done)
+		_ = p.cmd.Wait()
+		p.code = p.cmd.ProcessState.ExitCode()
+	}()
+	t.Cleanup(func() {
+		p.signal(syscall.SIGCONT)
+		p.signal(syscall.SIGKILL)
+		<-p.done
+		if t.Failed() {
+			t.Logf("log of %s:\n%s", p.name, strings.Join(p.out.all(), "\n"))
+		}
+	})
+	return p
+}
+
+// startLeading starts the program and waits until it leads.
+func startLeading(t *testing.T, r run) *program {
+	t.Helper()
+	freeLease(t)
+	p := start(t, r)
+	p.await(30*time.Second, "leading", "identity="+r.name)
+	return p
+}
+
+// freeLease takes the Lease of an earlier test's leader away, which nobody
+// releases.
+func freeLease(t *testing.T) {
+	t.Helper()
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1alpha1.DefaultLeaseName}}
+	if err := client.IgnoreNotFound(shared.admin.Delete(t.Context(), lease)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// signal sends a signal to the process, unless it has ended.
+func (p *program) signal(sig syscall.Signal) {
+	select {
+	case <-p.done:
+	default:
+		_ = p.cmd.Process.Signal(sig)
+	}
+}
+
+// kill ends the program as a crash would.
+func (p *program) kill() {
+	p.t.Helper()
+	p.signal(syscall.SIGKILL)
+	<-p.done
+}
+
+// exit waits for the end of the program and returns its exit code.
+func (p *program) exit(within time.Duration) int {
+	p.t.Helper()
+	select {
+	case <-p.done:
+		return p.code
+	case <-time.After(within):
+		p.t.Fatalf("%s still runs after %s", p.name, within)
+		return -1
+	}
+}
+
+// await waits for a log line that has all the words.
+func (p *program) await(within time.Duration, words ...string) string {
+	p.t.Helper()
+	deadline := time.Now().Add(within)
+	for {
+		if found := p.find(words...); len(found) > 0 {
+			return found[0]
+		}
+		select {
+		case <-p.done:
+			p.t.Fatalf("%s ended with code %d before it logged %q", p.name, p.code, words)
+		case <-time.After(20 * time.Millisecond):
+		}
+		if time.Now().After(deadline) {
+			p.t.Fatalf("%s did not log %q within %s", p.name, words, within)
+		}
+	}
+}
+
+// find returns the log lines that have all the words.
+func (p *program) find(words ...string) []string {
+	return slices.DeleteFunc(p.out.all(), func(line string) bool {
+		return slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(line, w) })
+	})
+}
+
+var errorLevel = regexp.MustCompile(`level=(ERROR|WARN)`)
+
+// noNoise fails the test for every warning or error in the log.
+func (p *program) noNoise() {
+	p.t.Helper()
+	for _, line := range p.out.all() {
+		if errorLevel.MatchString(line) {
+			p.t.Errorf("%s logged: %s", p.name, line)
+		}
+	}
+}
+
+// execute runs the program to its end and returns its exit code and output.
+func execute(t *testing.T, env []string, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, shared.program, args...)
+	cmd.Env = env
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return cmd.ProcessState.ExitCode(), out.String(), errs.String()
+}

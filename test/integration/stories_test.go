@@ -1,0 +1,223 @@
+package integration
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+
+	"github.com/dispatch-admission/dispatch-admission/api/v1alpha1"
+)
+
+// holdAndRelease: quota is lost without an eviction, and Kueue leaves our answer
+// standing. The job must not start on it.
+func holdAndRelease(t *testing.T) {
+	ours, theirs := unique("check"), unique("check")+"-foreign"
+	q := newQueue(t, ours, theirs)
+	job := q.submit(dispatchName())
+	awaitCheck(t, job, ours, kueue.CheckStateReady)
+	wantCount(t, job, "1")
+
+	q.setStopPolicy(kueue.Hold)
+	awaitWorkload(t, job, "loses its quota", func(wl *kueue.Workload) bool { return !has(wl, kueue.WorkloadQuotaReserved) })
+	awaitCheck(t, job, ours, kueue.CheckStatePending)
+	q.setStopPolicy(kueue.None)
+	awaitCount(t, job, "2")
+	awaitCheck(t, job, ours, kueue.CheckStateReady)
+	answer(t, job, theirs, kueue.CheckStateReady)
+	q.awaitStart(job, "2")
+}
+
+// quotaLostWithinASecond does the same so fast that no time in the Workload
+// shows that quota was gone.
+func quotaLostWithinASecond(t *testing.T) {
+	ours, theirs := unique("check"), unique("check")+"-foreign"
+	q := newQueue(t, ours, theirs)
+	job := q.submit(dispatchName())
+	wl := awaitCheck(t, job, ours, kueue.CheckStateReady)
+
+	count, sameSecond := 1, 0
+	for range 20 {
+		before := reservedAt(wl)
+		q.setStopPolicy(kueue.Hold)
+		awaitWorkload(t, job, "loses its quota", func(wl *kueue.Workload) bool { return !has(wl, kueue.WorkloadQuotaReserved) })
+		q.setStopPolicy(kueue.None)
+		count++
+		awaitCount(t, job, fmt.Sprint(count))
+		wl = awaitCheck(t, job, ours, kueue.CheckStateReady)
+		if reservedAt(wl) == before {
+			sameSecond++
+		}
+	}
+	t.Logf("in %d of %d losses the reservation came back within the same second", sameSecond, count-1)
+	answer(t, job, theirs, kueue.CheckStateReady)
+	q.awaitStart(job, fmt.Sprint(count))
+}
+
+func reservedAt(wl *kueue.Workload) string {
+	return meta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadQuotaReserved).LastTransitionTime.String()
+}
+
+func twoChecks(t *testing.T) {
+	first, second := unique("check"), unique("check")
+	mark := auditMark(t)
+	q := newQueue(t, first, second)
+	job := q.submit(dispatchName())
+	q.awaitStart(job, "1")
+	setActive(t, job, false)
+	q.awaitStopped(job)
+	setActive(t, job, true)
+	q.awaitStart(job, "2")
+	if raises := audit(t, mark, writesTo("trainjobs", q.name)); len(raises) != 2 {
+		t.Errorf("A was written %d times for two starts", len(raises))
+	}
+}
+
+func checkServedAtOnce(t *testing.T) {
+	name := unique("check")
+	newCheck(t, name)
+	eventually(t, 5*time.Second, "the new check is active", func() error {
+		var check kueue.AdmissionCheck
+		if err := shared.admin.Get(t.Context(), client.ObjectKey{Name: name}, &check); err != nil {
+			return err
+		}
+		c := meta.FindStatusCondition(check.Status.Conditions, kueue.AdmissionCheckActive)
+		if c == nil || c.Status != "True" || c.Reason != "ControllerStarted" {
+			return fmt.Errorf("condition %+v", c)
+		}
+		return nil
+	})
+}
+
+// checkAppearsLate: a check that is added to a queue with running jobs answers
+// for them without touching them, and gates their next start.
+func checkAppearsLate(t *testing.T) {
+	check := unique("check")
+	newCheck(t, check)
+	q := newQueue(t)
+	job := q.submit(dispatchName())
+	q.awaitStart(job, "")
+	eventually(t, patience, "the queue names the check", func() error {
+		var cq kueue.ClusterQueue
+		if err := shared.admin.Get(t.Context(), client.ObjectKey{Name: q.name}, &cq); err != nil {
+			return err
+		}
+		cq.Spec.AdmissionChecksStrategy = &kueue.AdmissionChecksStrategy{AdmissionChecks: []kueue.AdmissionCheckStrategyRule{{Name: kueue.AdmissionCheckReference(check)}}}
+		return shared.admin.Update(t.Context(), &cq)
+	})
+	wl := awaitCheck(t, job, check, kueue.CheckStateReady)
+	if m := checkOf(wl, check).Message; !strings.Contains(m, "already admitted") {
+		t.Errorf("message %q", m)
+	}
+	wantCount(t, job, "")
+	q.awaitStart(job, "")
+	setActive(t, job, false)
+	q.awaitStopped(job)
+	setActive(t, job, true)
+	q.awaitStart(job, "1")
+}
+
+// notGated: what is not a TrainJob of dispatch goes through unchanged.
+func notGated(t *testing.T) {
+	check := unique("check")
+	mark := auditMark(t)
+	q := newQueue(t, check)
+	plain := q.batchJob("plain")
+	wl := awaitCheck(t, plain, check, kueue.CheckStateReady)
+	if m := checkOf(wl, check).Message; !strings.Contains(m, "Not gated") {
+		t.Errorf("message %q", m)
+	}
+	awaitWorkload(t, plain, "is admitted", func(wl *kueue.Workload) bool { return has(wl, kueue.WorkloadAdmitted) })
+	if err := shared.admin.Delete(t.Context(), plain, client.PropagationPolicy("Background")); err != nil {
+		t.Fatal(err)
+	}
+	foreign := q.submit("somebody-elses")
+	q.awaitStart(foreign, "")
+	wantCount(t, foreign, "")
+	if raises := audit(t, mark, writesTo("trainjobs", q.name)); len(raises) != 0 {
+		t.Errorf("a foreign TrainJob was written: %v", raises)
+	}
+}
+
+// names: which names and marks make a TrainJob dispatch's, as far as the API
+// server lets such a name exist at all; the unit tests have the rest.
+func names(t *testing.T) {
+	const ulid = "01j9zzzzzzzzzzzzzzzzzzzzzz"
+	q := newQueue(t, unique("check"))
+	q.setQuota("30")
+	marked := func(job *trainer.TrainJob) {
+		job.Spec.RuntimePatches = append(job.Spec.RuntimePatches, trainer.RuntimePatch{Manager: v1alpha1.DispatchManager})
+	}
+	cases := []struct {
+		name   string
+		change func(*trainer.TrainJob)
+		want   string
+	}{
+		{"dj-" + ulid + "-s0", unchanged, "1"},
+		{"dj-" + ulid + "-s12", unchanged, "1"},
+		{"dj-7zzzzzzzzzzzzzzzzzzzzzzzzz-s1", unchanged, "1"},
+		{"marked", marked, "1"},
+		{"dj-8zzzzzzzzzzzzzzzzzzzzzzzzz-s1", unchanged, ""},
+		{"dj-" + ulid[1:] + "-s1", unchanged, ""},
+		{"dj-0" + ulid + "-s1", unchanged, ""},
+		{"dj-01j9zzzzzzzzzzzzzzzzzzzzzi-s1", unchanged, ""},
+		{"dj-01j9zzzzzzzzzzzzzzzzzzzzzl-s1", unchanged, ""},
+		{"dj-01j9zzzzzzzzzzzzzzzzzzzzzo-s1", unchanged, ""},
+		{"dj-01j9zzzzzzzzzzzzzzzzzzzzzu-s1", unchanged, ""},
+		{"dj-" + ulid + "-s01", unchanged, ""},
+		{"dj-" + ulid + "-s", unchanged, ""},
+	}
+	jobs := make([]*trainer.TrainJob, len(cases))
+	for i, tc := range cases {
+		jobs[i] = q.submit(tc.name, tc.change)
+	}
+	for i, tc := range cases {
+		q.awaitStart(jobs[i], tc.want)
+	}
+	for _, bad := range []string{"dj-" + strings.ToUpper(ulid) + "-s1", "dj-" + ulid + "-s1-"} {
+		if err := shared.admin.Create(t.Context(), q.trainJob(bad)); err == nil {
+			t.Errorf("the API server takes the name %q; the unit tests say that it is not dispatch's", bad)
+		}
+	}
+}
+
+func (q *queue) setQuota(cpu string) {
+	q.t.Helper()
+	patch := client.RawPatch(types.JSONPatchType, fmt.Appendf(nil,
+		`[{"op":"replace","path":"/spec/resourceGroups/0/flavors/0/resources/0/nominalQuota","value":%q}]`, cpu))
+	cq := &kueue.ClusterQueue{}
+	cq.Name = q.name
+	if err := shared.admin.Patch(q.t.Context(), cq, patch); err != nil {
+		q.t.Fatal(err)
+	}
+}
+
+// quickBounces turns a job off and on as fast as it goes, so that quota is back
+// while Trainer still refuses a new count.
+func quickBounces(t *testing.T) {
+	check := unique("check")
+	q := newQueue(t, check)
+	job := q.submit(dispatchName())
+	q.awaitStart(job, "1")
+	var messages []string
+	for count := 2; count <= 6; count++ {
+		setActive(t, job, false)
+		awaitWorkload(t, job, "is evicted", func(wl *kueue.Workload) bool { return has(wl, kueue.WorkloadEvicted) })
+		setActive(t, job, true)
+		wl := awaitWorkload(t, job, "has quota again", func(wl *kueue.Workload) bool {
+			return has(wl, kueue.WorkloadQuotaReserved) && !has(wl, kueue.WorkloadEvicted)
+		})
+		messages = append(messages, checkOf(wl, check).Message)
+		q.awaitStart(job, fmt.Sprint(count))
+	}
+	q.noSharedCount(job)
+	slices.Sort(messages)
+	t.Logf("seen right after the reservations: %q", slices.Compact(messages))
+}
