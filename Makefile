@@ -1,0 +1,101 @@
+# Two targets do all the set-up on a fresh machine: `make demo` and `make test`.
+# Everything they need is a Go module, built from source and kept in caches.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+MODULES := . test/cluster test/integration test/tools
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
+APP := github.com/dispatch-admission/dispatch-admission/pkg/app
+LDFLAGS := -X $(APP).buildVersion=$(VERSION) -X $(APP).buildCommit=$(COMMIT)
+CLUSTER := go -C test/cluster run ./cmd/cluster
+# Name of the cluster that `cluster` and `cluster-down` mean.
+NAME ?= default
+# Extra arguments of the integration tests, for instance ARGS='-run TestGate -v'.
+ARGS ?=
+
+# The programs are static. Components and tests are built without cgo too, so
+# that they share one build cache; only the race detector needs it.
+export CGO_ENABLED := 0
+
+##@ General
+
+.PHONY: help
+help: ## Show this help.
+	@awk 'BEGIN {FS = ":.*## "; printf "Usage: make <target>\n"} /^##@ / {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: ## Show the gate at work on a local cluster: held, released, evicted, started again.
+	@go -C test/cluster run ./cmd/demo $(ARGS)
+
+.PHONY: build
+build: ## Build the programs into bin/.
+	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
+
+##@ Tests
+
+.PHONY: test
+test: unit verify test-cluster test-integration ## Run everything that CI runs. The first run builds the control plane.
+	@echo 'all tests passed'
+
+.PHONY: unit
+unit: ## Run the unit and layout tests, without a cluster, in under two minutes.
+	CGO_ENABLED=1 go test -race -shuffle=on ./...
+	go -C test/cluster test -short ./...
+
+.PHONY: test-cluster
+test-cluster: ## Test the local cluster itself.
+	go -C test/cluster test -count=1 -timeout 30m ./...
+
+.PHONY: test-integration
+test-integration: ## Test the gate on a real control plane. ARGS='-run TestGate -v' narrows it.
+	go -C test/integration test -count=1 -timeout 30m $(ARGS) ./...
+
+##@ Checks
+
+.PHONY: verify
+verify: verify-mod verify-lint verify-chart ## Check formatting, vet, linters, modules, the chart.
+
+.PHONY: verify-mod
+verify-mod:
+	@for m in $(MODULES); do echo "go mod tidy -diff in $$m"; go -C $$m mod tidy -diff; go -C $$m mod verify >/dev/null; done
+
+.PHONY: verify-lint
+verify-lint: bin/tools/golangci-lint
+	@for m in . test/cluster test/integration; do echo "golangci-lint in $$m"; (cd $$m && $(CURDIR)/bin/tools/golangci-lint run -c $(CURDIR)/.golangci.yml ./...); done
+
+.PHONY: verify-chart
+verify-chart:
+	@helm="$$($(CLUSTER) env -name $(NAME) -bin helm)"; $$helm lint --strict charts/dispatch-admission; $$helm template x charts/dispatch-admission --kube-version 1.33.0 >/dev/null
+
+.PHONY: fmt
+fmt: bin/tools/golangci-lint ## Format the sources.
+	@for m in . test/cluster test/integration; do (cd $$m && $(CURDIR)/bin/tools/golangci-lint fmt -c $(CURDIR)/.golangci.yml ./...); done
+
+.PHONY: tidy
+tidy: ## Tidy every go.mod.
+	@for m in $(MODULES); do go -C $$m mod tidy; done
+
+bin/tools/golangci-lint: test/tools/go.mod test/tools/go.sum
+	go -C test/tools build -o $(CURDIR)/$@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+
+##@ Local cluster
+
+.PHONY: cluster
+cluster: ## Start a local cluster and print its KUBECONFIG. NAME=x for another one.
+	@$(CLUSTER) up -name $(NAME)
+
+.PHONY: cluster-down
+cluster-down: ## Stop exactly what `make cluster` started.
+	@$(CLUSTER) down -name $(NAME)
+
+.PHONY: cluster-status
+cluster-status: ## Show the components of the local cluster.
+	@$(CLUSTER) status -name $(NAME)
+
+.PHONY: clean
+clean: ## Remove bin/.
+	rm -rf bin
