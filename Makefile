@@ -57,7 +57,7 @@ test-integration: ## Test the gate on a real control plane. ARGS='-run TestGate 
 ##@ Checks
 
 .PHONY: verify
-verify: verify-mod verify-lint verify-chart ## Check formatting, vet, linters, modules, the chart.
+verify: verify-mod verify-lint verify-api verify-chart ## Check modules, formatting, vet, linters, the public API, the chart.
 
 .PHONY: verify-mod
 verify-mod:
@@ -67,9 +67,25 @@ verify-mod:
 verify-lint: bin/tools/golangci-lint
 	@for m in . test/cluster test/integration; do echo "golangci-lint in $$m"; (cd $$m && $(CURDIR)/bin/tools/golangci-lint run -c $(CURDIR)/.golangci.yml ./...); done
 
+# The contract may grow, but a patch release must not break it. Before the first
+# release there is nothing to compare with.
+CONTRACT := pkg/admission pkg/admission/httphook pkg/admission/hooktest
+.PHONY: verify-api
+verify-api: bin/tools/apidiff
+	@tag="$$(git describe --tags --abbrev=0 2>/dev/null || true)"; \
+	if [ -z "$$tag" ]; then echo 'apidiff: no release yet, nothing to compare with'; exit 0; fi; \
+	old="$$(mktemp -d)"; trap 'git worktree remove --force "$$old/tree"; rm -rf "$$old"' EXIT; \
+	git worktree add --quiet --detach "$$old/tree" "$$tag"; \
+	for p in $(CONTRACT); do \
+	  [ -d "$$old/tree/$$p" ] || continue; echo "apidiff of $$p against $$tag"; \
+	  (cd "$$old/tree" && $(CURDIR)/bin/tools/apidiff -w "$$old/export" "./$$p"); \
+	  broken="$$(bin/tools/apidiff -incompatible "$$old/export" "./$$p")"; \
+	  if [ -n "$$broken" ]; then echo "$$broken"; exit 1; fi; \
+	done
+
 .PHONY: verify-chart
 verify-chart:
-	@helm="$$($(CLUSTER) env -name $(NAME) -bin helm)"; $$helm lint --strict charts/dispatch-admission; $$helm template x charts/dispatch-admission --kube-version 1.33.0 >/dev/null
+	@helm="$$($(CLUSTER) build)/helm"; $$helm lint --strict charts/dispatch-admission; $$helm template x charts/dispatch-admission --kube-version 1.33.0 >/dev/null
 
 .PHONY: fmt
 fmt: bin/tools/golangci-lint ## Format the sources.
@@ -81,6 +97,9 @@ tidy: ## Tidy every go.mod.
 
 bin/tools/golangci-lint: test/tools/go.mod test/tools/go.sum
 	go -C test/tools build -o $(CURDIR)/$@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+
+bin/tools/apidiff: test/tools/go.mod test/tools/go.sum
+	go -C test/tools build -o $(CURDIR)/$@ golang.org/x/exp/cmd/apidiff
 
 ##@ Local cluster
 
