@@ -1,0 +1,175 @@
+package admission
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write the golden files instead of reading them")
+
+func goldenDecisions() map[string]Decision {
+	return map[string]Decision{
+		"admit":           Admit(),
+		"admit-with-none": AdmitWith(Changes{}),
+		"admit-with": AdmitWith(Changes{
+			NodeSelector:      map[string]string{"pool": "team-a"},
+			Labels:            map[string]string{"team": "a"},
+			Annotations:       map[string]string{"example.com/note": "<b> & \"c\""},
+			Tolerations:       []Toleration{{Key: "gpu", Operator: "Exists", Effect: "NoExecute", TolerationSeconds: new(int64(0))}, {Key: "team", Value: "a"}},
+			PriorityClassName: "batch",
+			ServiceAccount:    "trainer",
+		}),
+		"hold":       Hold("freeze until Monday"),
+		"hold-until": HoldUntil(noon, "freeze until Monday"),
+		"refuse":     Refuse("more than 8 CPUs"),
+	}
+}
+
+func golden(t *testing.T, name string, got []byte) {
+	t.Helper()
+	path := filepath.Join("testdata", "v1", name+".json")
+	if *update {
+		if err := os.WriteFile(path, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Errorf("the wire changed\ngot  %s\nwant %s", got, want)
+	}
+}
+
+func TestDecisionGolden(t *testing.T) {
+	for name, d := range goldenDecisions() {
+		t.Run(name, func(t *testing.T) {
+			got, err := json.Marshal(d)
+			if err != nil {
+				t.Fatal(err)
+			}
+			golden(t, "decision-"+name, got)
+			var back Decision
+			if err := json.Unmarshal(got, &back); err != nil || !back.Equal(d) {
+				t.Errorf("came back as %v, %v", back, err)
+			}
+		})
+	}
+}
+
+func TestRequestGolden(t *testing.T) {
+	for name, r := range map[string]*Request{"zero": {}, "full": fullRequest()} {
+		t.Run(name, func(t *testing.T) {
+			got, err := json.Marshal(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			golden(t, "request-"+name, got)
+			var back Request
+			if err := json.Unmarshal(got, &back); err != nil || !reflect.DeepEqual(&back, r) {
+				t.Errorf("came back as %+v, %v", back, err)
+			}
+		})
+	}
+}
+
+func TestReadDecision(t *testing.T) {
+	tests := map[string]struct {
+		reason string
+		json   string
+		want   Decision
+	}{
+		"Unknown":      {"fields of a later version are ignored", `{"later":{"a":[1]},"decision":"Admit"}`, Admit()},
+		"UnknownDeep":  {"also inside changes", `{"decision":"AdmitWith","changes":{"later":1,"labels":{"a":"b"}}}`, AdmitWith(Changes{Labels: map[string]string{"a": "b"}})},
+		"Nulls":        {"null means absent", `{"decision":"Admit","reason":null , "until": null, "changes" : null }`, Admit()},
+		"Empties":      {"empty changes change nothing", `{"decision":"Hold","reason":"a","changes":{"labels":{},"tolerations":[]}}`, Hold("a")},
+		"AdmitReason":  {"a reason beside Admit has nowhere to go", `{"decision":"Admit","reason":"fits"}`, Admit()},
+		"NoReason":     {"a hold without a reason is a hold", `{"decision":"Hold"}`, Hold("")},
+		"RefuseReason": {"reasons are cleaned", `{"decision":"Refuse","reason":"  a\ud800 "}`, Refuse("a\uFFFD")},
+		"Offset":       {"times may have an offset", `{"decision":"Hold","reason":"a","until":"2026-03-02T13:00:00.000000005+01:00"}`, HoldUntil(noon, "a")},
+		"Space":        {"white space is free", " {\n\t\"decision\" : \"Refuse\" , \"reason\":\"a\"}\n", Refuse("a")},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			var got Decision
+			if err := json.Unmarshal([]byte(tc.json), &got); err != nil || !got.Equal(tc.want) {
+				t.Errorf("%s\ngot  %v, %v\nwant %v", tc.reason, got, err, tc.want)
+			}
+		})
+	}
+}
+
+func TestReadDecisionErrors(t *testing.T) {
+	tests := map[string]struct {
+		json    string
+		names   string // what the error must name
+		unknown bool
+	}{
+		"Empty":           {json: ``, names: "EOF"},
+		"Null":            {json: `null`, names: "not a JSON object"},
+		"Array":           {json: `["Admit"]`, names: "not a JSON object"},
+		"Text":            {json: `"Admit"`, names: "not a JSON object"},
+		"Unclosed":        {json: `{"decision":"Admit"`, names: "EOF"},
+		"Trailing":        {json: `{"decision":"Admit"}{}`, names: "after"},
+		"TrailingBrace":   {json: `{"decision":"Admit"}}`, names: "after"},
+		"TrailingText":    {json: `{"decision":"Admit"}x`, names: "after"},
+		"NoComma":         {json: `{"decision":"Admit" "reason":"a"}`, names: "invalid"},
+		"Missing":         {json: `{}`, names: "unknown decision", unknown: true},
+		"NullDecision":    {json: `{"decision":null}`, names: "unknown decision", unknown: true},
+		"Unknown":         {json: `{"decision":"Maybe"}`, names: `"Maybe"`, unknown: true},
+		"CaseOfValue":     {json: `{"decision":"admit"}`, names: `"admit"`, unknown: true},
+		"CaseOfName":      {json: `{"Decision":"Admit"}`, names: "unknown decision", unknown: true},
+		"Twice":           {json: `{"decision":"Refuse","decision":"Admit"}`, names: `"decision"`},
+		"Number":          {json: `{"decision":1}`, names: "decision"},
+		"ReasonType":      {json: `{"decision":"Hold","reason":{}}`, names: "reason"},
+		"UntilType":       {json: `{"decision":"Hold","until":"tomorrow"}`, names: "until"},
+		"UntilBeside":     {json: `{"decision":"Refuse","until":"2026-03-02T13:00:00Z"}`, names: "until"},
+		"WithoutChanges":  {json: `{"decision":"AdmitWith"}`, names: "changes"},
+		"NullChanges":     {json: `{"decision":"AdmitWith","changes":null}`, names: "changes"},
+		"ChangesType":     {json: `{"decision":"AdmitWith","changes":[]}`, names: "changes"},
+		"ChangesBeside":   {json: `{"decision":"Admit","changes":{"serviceAccount":"a"}}`, names: "changes"},
+		"LabelType":       {json: `{"decision":"AdmitWith","changes":{"labels":{"a":1}}}`, names: "labels"},
+		"LabelNull":       {json: `{"decision":"AdmitWith","changes":{"labels":{"a":null}}}`, names: `labels: ["a"]`},
+		"LabelsTwice":     {json: `{"decision":"AdmitWith","changes":{"labels":{},"labels":{"a":"b"}}}`, names: "labels"},
+		"SecondsFraction": {json: `{"decision":"AdmitWith","changes":{"tolerations":[{"tolerationSeconds":1.5}]}}`, names: "tolerations"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			got := Refuse("before")
+			err := got.UnmarshalJSON([]byte(tc.json))
+			if err == nil || !strings.Contains(err.Error(), tc.names) {
+				t.Errorf("error %v does not name %s", err, tc.names)
+			}
+			if errors.Is(err, ErrUnknownDecision) != tc.unknown {
+				t.Errorf("unknown decision: %t, error %v", !tc.unknown, err)
+			}
+			if !got.Equal(Refuse("before")) {
+				t.Errorf("changed to %v in spite of the error", got)
+			}
+		})
+	}
+}
+
+// encoding/json asks for null too, and must not leave a Decision that admits.
+func TestReadDecisionInside(t *testing.T) {
+	var list []Decision
+	if err := json.Unmarshal([]byte(`[{"decision":"Hold"},null]`), &list); err == nil {
+		t.Errorf("null became %v", list)
+	}
+}
+
+func TestReadRequestIgnoresUnknownFields(t *testing.T) {
+	var r Request
+	err := json.Unmarshal([]byte(`{"taskID":"a","later":[],"podSets":[{"name":"b","later":{}}]}`), &r)
+	if err != nil || r.TaskID != "a" || r.PodSets[0].Name != "b" {
+		t.Errorf("got %+v, %v", r, err)
+	}
+}
