@@ -33,7 +33,8 @@ type Config struct {
 	LeaseNamespace string
 	LeaseName      string
 	Identity       string
-	// LeaseDuration > RenewDeadline > 1.2 × RetryPeriod > 0.
+	// LeaseDuration > RenewDeadline > 1.2 × RetryPeriod > 0. LeaseDuration is in
+	// whole seconds, because other replicas go by what the Lease can say.
 	LeaseDuration time.Duration
 	RenewDeadline time.Duration
 	RetryPeriod   time.Duration
@@ -167,8 +168,8 @@ func (c *Config) validateTiming() error {
 	switch {
 	case c.RetryPeriod <= 0:
 		return fmt.Errorf("-retry-period %s: must be greater than 0", c.RetryPeriod)
-	case c.LeaseDuration < time.Second:
-		return fmt.Errorf("-lease-duration %s: must be at least 1s, the resolution of the Lease", c.LeaseDuration)
+	case c.LeaseDuration < time.Second || c.LeaseDuration%time.Second != 0:
+		return fmt.Errorf("-lease-duration %s: must be a whole number of seconds, the resolution of the Lease", c.LeaseDuration)
 	case c.LeaseDuration <= c.RenewDeadline:
 		return fmt.Errorf("-lease-duration %s: must be greater than -renew-deadline %s", c.LeaseDuration, c.RenewDeadline)
 	case float64(c.RenewDeadline) <= jitter*float64(c.RetryPeriod):

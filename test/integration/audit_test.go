@@ -28,8 +28,10 @@ type request struct {
 		Name        string `json:"name"`
 	} `json:"objectRef"`
 	ResponseStatus struct {
-		Code int `json:"code"`
+		Code    int    `json:"code"`
+		Message string `json:"message"`
 	} `json:"responseStatus"`
+	RequestObject  json.RawMessage `json:"requestObject"`
 	ResponseObject json.RawMessage `json:"responseObject"`
 }
 

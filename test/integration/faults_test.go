@@ -76,7 +76,13 @@ func TestTrainerDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	gate := startLeading(t, run{name: "gate"})
-	gate.await(10*time.Second, "level=ERROR", "raising the admission count")
+	gate.await(patience, "level=ERROR", "raising the admission count", job.Name)
+	awaitWorkload(t, job, "says why it waits", func(wl *kueue.Workload) bool {
+		return strings.Contains(checkOf(wl, ours).Message, "cannot be written for now")
+	})
+	if n := len(gate.find("level=ERROR")); n != 1 {
+		t.Errorf("one fault was logged %d times", n)
+	}
 	if err := shared.cluster.StartComponent(t.Context(), cluster.Trainer); err != nil {
 		t.Fatal(err)
 	}
@@ -234,7 +240,7 @@ func TestUngated(t *testing.T) {
 	awaitCheck(t, job, ours, kueue.CheckStateReady)
 	first.kill()
 	q.setStopPolicy(kueue.Hold)
-	wl := awaitWorkload(t, job, "loses its quota", func(wl *kueue.Workload) bool { return !has(wl, kueue.WorkloadQuotaReserved) })
+	awaitWorkload(t, job, "loses its quota", func(wl *kueue.Workload) bool { return !has(wl, kueue.WorkloadQuotaReserved) })
 	// Times have a resolution of one second, and without a gate nobody sees more.
 	time.Sleep(1100 * time.Millisecond)
 	q.setStopPolicy(kueue.None)
@@ -244,17 +250,7 @@ func TestUngated(t *testing.T) {
 	next := startLeading(t, run{name: "next", flags: brisk})
 	next.await(patience, "level=ERROR", "ungated admission", job.Name)
 	eventually(t, patience, "events tell", func() error {
-		var events corev1.EventList
-		if err := shared.admin.List(t.Context(), &events, client.InNamespace(q.name)); err != nil {
-			return err
-		}
-		told := map[string]bool{}
-		for _, e := range events.Items {
-			if e.Reason == "UngatedAdmission" && e.Type == corev1.EventTypeWarning {
-				told[e.InvolvedObject.Kind+"/"+e.InvolvedObject.Name] = true
-			}
-		}
-		if !told["TrainJob/"+job.Name] || !told["Workload/"+wl.Name] {
+		if !told(t, job) {
 			return errNotYet
 		}
 		return nil
@@ -262,6 +258,23 @@ func TestUngated(t *testing.T) {
 	if n := len(next.find("ungated admission")); n != 1 {
 		t.Errorf("told %d times", n)
 	}
+}
+
+// told tells whether events on a TrainJob and on its Workload tell of an ungated
+// start.
+func told(t *testing.T, job client.Object) bool {
+	t.Helper()
+	var events corev1.EventList
+	if err := shared.admin.List(t.Context(), &events, client.InNamespace(job.GetNamespace())); err != nil {
+		t.Fatal(err)
+	}
+	kinds := map[string]bool{}
+	for _, e := range events.Items {
+		if e.Reason == "UngatedAdmission" && e.Type == corev1.EventTypeWarning && strings.Contains(e.InvolvedObject.Name, job.GetName()) {
+			kinds[e.InvolvedObject.Kind] = true
+		}
+	}
+	return kinds["TrainJob"] && kinds["Workload"]
 }
 
 // TestBadFlags: each mistake exits non-zero with one line that names it.

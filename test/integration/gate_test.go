@@ -21,6 +21,7 @@ func TestGate(t *testing.T) {
 			"HoldAndRelease":         holdAndRelease,
 			"QuotaLostWithinASecond": quotaLostWithinASecond,
 			"TwoChecks":              twoChecks,
+			"HoldRace":               holdRace,
 			"CheckServedAtOnce":      checkServedAtOnce,
 			"CheckAppearsLate":       checkAppearsLate,
 			"NotGated":               notGated,
@@ -34,6 +35,13 @@ func TestGate(t *testing.T) {
 		}
 	})
 	gate.noNoise()
+}
+
+// TestStartedPastKueue is a story of its own, because the gate warns in it.
+func TestStartedPastKueue(t *testing.T) {
+	gate := startLeading(t, run{name: "gate"})
+	startedPastKueue(t)
+	gate.await(patience, "level=WARN", "ran before Kueue started it")
 }
 
 // threeStarts runs a job of dispatch, has it evicted and started again twice and

@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
@@ -24,8 +25,11 @@ const fieldOwner = client.FieldOwner("dispatch-admission")
 func (g *Gate) apply(ctx context.Context, snap *gate.Snapshot, plan gate.Plan) (again bool, result reconcile.Result, err error) {
 	if plan.Raise != nil {
 		next, done, err := g.raise(ctx, snap, plan)
-		if err != nil || done {
-			return false, g.retryUnless(err, snap.Workload), err
+		if err != nil {
+			return false, reconcile.Result{}, err
+		}
+		if done {
+			return false, g.retry(snap.Workload), nil
 		}
 		plan = next
 	}
@@ -39,18 +43,13 @@ func (g *Gate) apply(ctx context.Context, snap *gate.Snapshot, plan gate.Plan) (
 			return false, reconcile.Result{}, fmt.Errorf("writing the checks: %w", err)
 		}
 	}
+	g.memory.succeed(snap.Workload.UID)
 	g.report(ctx, snap, plan)
 	if plan.Retry {
 		return false, g.retry(snap.Workload), nil
 	}
+	g.backoff.DeleteEntry(string(snap.Workload.UID))
 	return false, reconcile.Result{}, nil
-}
-
-func (g *Gate) retryUnless(err error, wl *kueue.Workload) reconcile.Result {
-	if err != nil {
-		return reconcile.Result{}
-	}
-	return g.retry(wl)
 }
 
 // raise writes the new count. On success the snapshot has the TrainJob as
@@ -68,7 +67,7 @@ func (g *Gate) raise(ctx context.Context, snap *gate.Snapshot, plan gate.Plan) (
 		g.metrics.Refusals.Inc()
 		next = snap.Refused(plan, reason, time.Now())
 		if next.Checks != nil {
-			log.Info("the trainjob does not accept a new admission count yet", "reason", reason)
+			log.Info("the trainjob does not accept a new admission count yet", "reason", gate.Refusal(reason))
 		}
 		return next, false, nil
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
@@ -121,7 +120,11 @@ func (g *Gate) writeChecks(ctx context.Context, wl *kueue.Workload, checks []kue
 	}
 	g.memory.wrote(wl.UID, u.GetResourceVersion())
 	for i := range checks {
-		g.metrics.Answers.WithLabelValues(string(checks[i].State)).Inc()
+		if !slices.ContainsFunc(wl.Status.AdmissionChecks, func(c kueue.AdmissionCheckState) bool {
+			return c.Name == checks[i].Name && c.State == checks[i].State && c.Message == checks[i].Message
+		}) {
+			g.metrics.Answers.WithLabelValues(string(checks[i].State)).Inc()
+		}
 	}
 	return nil
 }

@@ -54,7 +54,7 @@ func slimWorkload(o any) (any, error) {
 }
 
 // slimTrainJob keeps who a TrainJob belongs to, whether it is suspended, its
-// runtime patches and what runs.
+// runtime patches, whether Trainer has noted the suspension, and what runs.
 func slimTrainJob(o any) (any, error) {
 	job, ok := o.(*trainer.TrainJob)
 	if !ok {
@@ -62,8 +62,8 @@ func slimTrainJob(o any) (any, error) {
 	}
 	return &trainer.TrainJob{
 		ObjectMeta: slimMeta(&job.ObjectMeta),
-		Spec:       trainer.TrainJobSpec{Suspend: job.Spec.Suspend, RuntimePatches: job.Spec.RuntimePatches},
-		Status:     trainer.TrainJobStatus{JobsStatus: job.Status.JobsStatus},
+		Spec:       trainer.TrainJobSpec{Suspend: job.Spec.Suspend, ManagedBy: job.Spec.ManagedBy, RuntimePatches: job.Spec.RuntimePatches},
+		Status:     trainer.TrainJobStatus{Conditions: slimConditions(job.Status.Conditions), JobsStatus: job.Status.JobsStatus},
 	}, nil
 }
 

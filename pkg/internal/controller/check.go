@@ -63,7 +63,11 @@ func (c *Checks) ensureActive(ctx context.Context, check *kueue.AdmissionCheck) 
 	u.SetGroupVersionKind(kueue.SchemeGroupVersion.WithKind("AdmissionCheck"))
 	u.SetName(check.Name)
 	u.SetUID(check.UID)
-	if err := c.writer.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(u), fieldOwner, client.ForceOwnership); err != nil {
+	err = c.writer.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(u), fieldOwner, client.ForceOwnership)
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil // it is gone, or another one of the same name, which has its own event
+	}
+	if err != nil {
 		return fmt.Errorf("admission check %q: writing the condition %s: %w", check.Name, kueue.AdmissionCheckActive, err)
 	}
 	return nil

@@ -5,6 +5,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -19,6 +20,7 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	"github.com/dispatch-admission/dispatch-admission/pkg/internal/gate"
+	"github.com/dispatch-admission/dispatch-admission/pkg/internal/lease"
 	"github.com/dispatch-admission/dispatch-admission/pkg/internal/metrics"
 )
 
@@ -32,6 +34,8 @@ const maxConflicts = 3
 const (
 	retryBase = 50 * time.Millisecond
 	retryMax  = 10 * time.Second
+	// faultTold is the delay from which on a fault is told to the job's owner.
+	faultTold = 500 * time.Millisecond
 )
 
 // Gate reconciles Workloads.
@@ -65,11 +69,14 @@ func (g *Gate) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.
 	for range maxConflicts {
 		plan, err := g.decide(ctx, &snap)
 		if err != nil {
-			return reconcile.Result{}, err
+			return g.fault(ctx, snap, plan, err), nil
 		}
 		again, result, err := g.apply(ctx, &snap, plan)
-		if err != nil || !again {
-			return result, err
+		if err != nil {
+			return g.fault(ctx, snap, plan, err), nil
+		}
+		if !again {
+			return result, nil
 		}
 	}
 	return g.retry(snap.Workload), nil
@@ -84,24 +91,55 @@ func (g *Gate) behind(snap gate.Snapshot) bool {
 }
 
 // decide asks for a plan. A finding that a lagging informer could fake gets a
-// second look, and if it stands, one at the API server, before it counts.
+// second look, then one at the API server, and is believed from then on.
 func (g *Gate) decide(ctx context.Context, snap *gate.Snapshot) (gate.Plan, error) {
 	uid := snap.Workload.UID
-	snap.Loss = g.memory.loss(uid)
+	snap.Loss = g.memory.read(uid).loss
 	plan := gate.Decide(*snap, time.Now())
 	if !plan.Case.NeedsFreshTrainJob() {
+		g.memory.unsuspect(uid)
 		return plan, nil
 	}
-	if g.memory.suspect(uid) {
+	l := g.memory.suspect(uid, plan.Case)
+	if l == firstLook && plan.Case == gate.CaseUngated && !g.memory.behind(snap.TrainJob) {
+		l = secondLook // the job may be gone before the next look
+	}
+	switch l {
+	case firstLook:
 		return gate.Plan{Case: gate.CaseNone, Retry: true}, nil
+	case settledLook:
+		return plan.Settled(), nil
+	case secondLook:
 	}
 	owner := gate.TrainJobOwner(snap.Workload)
 	job, err := trainJob(ctx, g.live, snap.Workload.Namespace, owner.Name)
 	if err != nil {
-		return gate.Plan{}, err
+		return plan, err
 	}
 	snap.TrainJob = job
-	return gate.Decide(*snap, time.Now()), nil
+	plan = gate.Decide(*snap, time.Now())
+	g.memory.settle(uid, plan.Case)
+	return plan, nil
+}
+
+// fault deals with what is neither a conflict nor a refusal: the API server, a
+// webhook or the network fails. It is logged once, and if it lasts, the checks
+// say that the job waits for it.
+func (g *Gate) fault(ctx context.Context, snap gate.Snapshot, plan gate.Plan, err error) reconcile.Result {
+	wl := snap.Workload
+	if ctx.Err() != nil {
+		return reconcile.Result{}
+	}
+	if !errors.Is(err, lease.ErrLost) && g.memory.fail(wl.UID, err.Error()) {
+		g.log.ErrorContext(ctx, "a workload cannot be served for now", "workload", wl.Namespace+"/"+wl.Name, "error", err)
+	}
+	if plan.Raise != nil && g.backoff.Get(string(wl.UID)) >= faultTold {
+		if checks := snap.Faulted(plan, time.Now()).Checks; checks != nil {
+			// If this fails too, nothing more can be done for now.
+			_ = g.writeChecks(ctx, wl, checks)
+		}
+	}
+	return g.retry(wl)
 }
 
 // retry asks for another look after a delay that grows with each call.

@@ -6,35 +6,140 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
-	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/dispatch-admission/dispatch-admission/pkg/internal/fence"
 	"github.com/dispatch-admission/dispatch-admission/pkg/internal/gate"
 )
 
-// memory holds the little that the cluster does not: which Workloads were seen
-// to lose their quota while an answer of ours stood, and which ungated starts
-// have been told. Losing it costs nothing but a second telling: quota that is
-// lost and regained within one second, at the very time the leader changes,
-// leaves an A that no start has used.
-//
-// It also holds which version of an object this process wrote last, until the
-// informers have it: a decision on what was there before would only repeat the
-// write and conflict with it.
+// memory holds the little that the cluster does not. Losing it costs nothing but
+// a second telling: quota that is lost and regained within one second, at the
+// very time the leader changes, leaves an A that no start has used.
 type memory struct {
-	mu       sync.Mutex
-	losses   map[types.UID]gate.Loss
-	reported map[types.UID]fence.Attempt
-	suspects sets.Set[types.UID]
-	// written and older are the writes since the last call of age and since the
-	// one before.
+	mu sync.Mutex
+	// notes are about Workloads that were seen in an odd state.
+	notes map[types.UID]*note
+	// written and older are the resource versions that this process wrote last,
+	// since the last call of age and since the one before. Until the informers
+	// have them, a decision would only repeat the write and conflict with it.
 	written, older map[types.UID]string
 }
 
+// note is what is remembered of one Workload.
+type note struct {
+	// loss is the last loss of quota that a watch showed.
+	loss gate.Loss
+	// told is the ungated start that was told last.
+	told fence.Attempt
+	// suspected is a finding that a lagging informer could fake; settled says
+	// that the API server has confirmed it.
+	suspected gate.Case
+	settled   bool
+	// fault is the fault that was logged last, empty once a write succeeded.
+	fault string
+}
+
 func newMemory() *memory {
-	return &memory{
-		losses: map[types.UID]gate.Loss{}, reported: map[types.UID]fence.Attempt{}, suspects: sets.New[types.UID](),
-		written: map[types.UID]string{},
+	return &memory{notes: map[types.UID]*note{}, written: map[types.UID]string{}}
+}
+
+// edit gives change the note of a Workload, a new one if there is none.
+func (m *memory) edit(uid types.UID, change func(*note)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n, ok := m.notes[uid]
+	if !ok {
+		n = &note{}
+		m.notes[uid] = n
+	}
+	change(n)
+}
+
+// read returns the note of a Workload, the zero note if there is none.
+func (m *memory) read(uid types.UID) note {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if n, ok := m.notes[uid]; ok {
+		return *n
+	}
+	return note{}
+}
+
+// forget drops a Workload that is gone.
+func (m *memory) forget(uid types.UID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.notes, uid)
+}
+
+// lose remembers that a Workload was seen to lose its quota.
+func (m *memory) lose(uid types.UID, loss gate.Loss) {
+	m.edit(uid, func(n *note) { n.loss = loss })
+}
+
+// look is how often a finding has been seen.
+type look int
+
+const (
+	firstLook look = iota
+	secondLook
+	settledLook
+)
+
+// suspect counts a look at a finding about a Workload.
+func (m *memory) suspect(uid types.UID, finding gate.Case) look {
+	l := secondLook
+	m.edit(uid, func(n *note) {
+		switch {
+		case n.suspected != finding:
+			l = firstLook
+			n.suspected, n.settled = finding, false
+		case n.settled:
+			l = settledLook
+		}
+	})
+	return l
+}
+
+// settle remembers what the API server said of a suspicion: that it is right, or
+// what is found instead.
+func (m *memory) settle(uid types.UID, finding gate.Case) {
+	if !finding.NeedsFreshTrainJob() {
+		m.unsuspect(uid)
+		return
+	}
+	m.edit(uid, func(n *note) { n.suspected, n.settled = finding, true })
+}
+
+// unsuspect forgets a suspicion.
+func (m *memory) unsuspect(uid types.UID) {
+	if m.read(uid).suspected != "" {
+		m.edit(uid, func(n *note) { n.suspected, n.settled = "", false })
+	}
+}
+
+// tellOnce tells whether an ungated start has yet to be told, and takes it as
+// told.
+func (m *memory) tellOnce(uid types.UID, a fence.Attempt) (first bool) {
+	m.edit(uid, func(n *note) {
+		first = !n.told.SameReservation(a)
+		n.told = a
+	})
+	return first
+}
+
+// fail tells whether a fault has yet to be logged, and takes it as logged.
+func (m *memory) fail(uid types.UID, fault string) (first bool) {
+	m.edit(uid, func(n *note) {
+		first = n.fault != fault
+		n.fault = fault
+	})
+	return first
+}
+
+// succeed forgets a fault.
+func (m *memory) succeed(uid types.UID) {
+	if m.read(uid).fault != "" {
+		m.edit(uid, func(n *note) { n.fault = "" })
 	}
 }
 
@@ -72,52 +177,4 @@ func (m *memory) age() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.written, m.older = map[types.UID]string{}, m.written
-}
-
-// lose remembers that a Workload was seen to lose its quota.
-func (m *memory) lose(uid types.UID, loss gate.Loss) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.losses[uid] = loss
-}
-
-// loss is the last one of a Workload; nil if there was none.
-func (m *memory) loss(uid types.UID) gate.Loss {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.losses[uid]
-}
-
-// suspect tells whether a finding about a Workload is a first one. The next call
-// says that it is not, and the one after that again that it is.
-func (m *memory) suspect(uid types.UID) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.suspects.Has(uid) {
-		m.suspects.Delete(uid)
-		return false
-	}
-	m.suspects.Insert(uid)
-	return true
-}
-
-// reportOnce tells whether an ungated start has yet to be told, and takes it as
-// told.
-func (m *memory) reportOnce(uid types.UID, a fence.Attempt) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if told, ok := m.reported[uid]; ok && told.SameReservation(a) {
-		return false
-	}
-	m.reported[uid] = a
-	return true
-}
-
-// forget drops a Workload that is gone.
-func (m *memory) forget(uid types.UID) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.losses, uid)
-	delete(m.reported, uid)
-	m.suspects.Delete(uid)
 }

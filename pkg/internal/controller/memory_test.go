@@ -42,30 +42,53 @@ func TestBehind(t *testing.T) {
 	want(false, "c", "99") // versions that cannot be compared cost a conflict at most
 }
 
-func TestMemoryOfLossesAndReports(t *testing.T) {
+func TestNotes(t *testing.T) {
 	m := newMemory()
-	if m.loss("a") != nil {
+	if m.read("a").loss != nil {
 		t.Error("a loss that never was")
 	}
 	m.lose("a", gate.Loss{"ours": 7})
-	if m.loss("a")["ours"] != 7 || m.loss("b") != nil {
+	if m.read("a").loss["ours"] != 7 || m.read("b").loss != nil {
 		t.Error("the loss is not kept apart")
 	}
-	first := fence.Attempt{Workload: "a", Reserved: 1}
-	second := fence.Attempt{Workload: "a", Reserved: 2}
+	first, second := fence.Attempt{Workload: "a", Reserved: 1}, fence.Attempt{Workload: "a", Reserved: 2}
 	for i, tc := range []struct {
 		attempt fence.Attempt
 		want    bool
 	}{{first, true}, {first, false}, {second, true}, {second, false}} {
-		if got := m.reportOnce("a", tc.attempt); got != tc.want {
-			t.Errorf("report %d: %v, want %v", i, got, tc.want)
+		if got := m.tellOnce("a", tc.attempt); got != tc.want {
+			t.Errorf("ungated start %d: told %v, want %v", i, got, tc.want)
 		}
 	}
-	if !m.suspect("a") || m.suspect("a") || !m.suspect("a") {
-		t.Error("every first sighting is a suspicion, every second one is not")
+	if !m.fail("a", "x") || m.fail("a", "x") || !m.fail("a", "y") {
+		t.Error("a fault is logged once")
+	}
+	m.succeed("a")
+	if !m.fail("a", "y") {
+		t.Error("a fault that comes back is logged again")
 	}
 	m.forget("a")
-	if m.loss("a") != nil || !m.reportOnce("a", first) || !m.suspect("a") {
+	if m.read("a").loss != nil || !m.tellOnce("a", first) || !m.fail("a", "y") {
 		t.Error("a Workload that is gone is remembered")
 	}
+}
+
+func TestSuspicion(t *testing.T) {
+	m := newMemory()
+	want := func(l look, finding gate.Case) {
+		t.Helper()
+		if got := m.suspect("a", finding); got != l {
+			t.Errorf("%s: look %d, want %d", finding, got, l)
+		}
+	}
+	want(firstLook, gate.CaseRunning)
+	want(secondLook, gate.CaseRunning)
+	want(secondLook, gate.CaseRunning) // the API server did not answer
+	want(firstLook, gate.CaseOwnerGone)
+	m.settle("a", gate.CaseOwnerGone)
+	want(settledLook, gate.CaseOwnerGone)
+	m.settle("a", gate.CaseRaise) // the API server knew better
+	want(firstLook, gate.CaseOwnerGone)
+	m.unsuspect("a")
+	want(firstLook, gate.CaseOwnerGone)
 }

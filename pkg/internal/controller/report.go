@@ -23,9 +23,13 @@ func (g *Gate) report(ctx context.Context, snap *gate.Snapshot, plan gate.Plan) 
 		if changed {
 			log.WarnContext(ctx, "the trainjob is not suspended although its workload waits", "trainjob", snap.TrainJob.Name)
 		}
+	case gate.CaseUsed:
+		if changed {
+			log.WarnContext(ctx, "the trainjob ran before Kueue started it; its admission count is used up", "trainjob", snap.TrainJob.Name)
+		}
 	case gate.CaseBadRecord:
 		if changed {
-			log.WarnContext(ctx, "the admission count of the trainjob cannot be raised", "trainjob", snap.TrainJob.Name, "reason", plan.Checks[0].Message)
+			log.WarnContext(ctx, "the admission count of the trainjob cannot be raised", "trainjob", snap.TrainJob.Name, "reason", plan.Message)
 		}
 	case gate.CaseStale:
 		log.InfoContext(ctx, "took an answer back because the quota was lost")
@@ -40,10 +44,10 @@ func (g *Gate) report(ctx context.Context, snap *gate.Snapshot, plan gate.Plan) 
 
 // ungated tells about a start whose pods carry no new A, once per start.
 func (g *Gate) ungated(ctx context.Context, snap *gate.Snapshot, plan gate.Plan) {
-	if !g.memory.reportOnce(snap.Workload.UID, plan.Attempt) {
+	if !g.memory.tellOnce(snap.Workload.UID, plan.Attempt) {
 		return
 	}
-	const text = "Kueue started this job although its admission count was not raised for this start; its pods carry the count of an earlier start."
+	const text = "Kueue started this job although its admission count was not raised for this start."
 	g.metrics.Ungated.Inc()
 	g.log.ErrorContext(ctx, "ungated admission", "workload", snap.Workload.Namespace+"/"+snap.Workload.Name,
 		"trainjob", snap.TrainJob.Namespace+"/"+snap.TrainJob.Name)

@@ -44,7 +44,11 @@ const (
 	// CaseRunning: the TrainJob is not suspended although its Workload still
 	// waits. That must never be.
 	CaseRunning Case = "Running"
-	// CaseOldPods: pods of an earlier start are active, and Trainer would
+	// CaseUsed: the TrainJob ran with an A that was raised for this attempt,
+	// although its Workload waited. That A is used up. Once seen, this is a fact;
+	// only the Workload may be further than we know, and then the write fails.
+	CaseUsed Case = "Used"
+	// CaseOldPods: an earlier start has not verifiably ended, and Trainer might
 	// refuse the new count.
 	CaseOldPods Case = "OldPods"
 	// CaseBadRecord: the admission count of the TrainJob cannot be read.
@@ -78,6 +82,8 @@ type Plan struct {
 	Raise *fence.Raise
 	// Checks are all entries of ours as they should be; nil if they are so.
 	Checks []kueue.AdmissionCheckState
+	// Message is what the checks are to say.
+	Message string
 	// Attempt is the attempt that was found ungated.
 	Attempt fence.Attempt
 	// Retry asks for another look with backoff, because what is waited for may
@@ -94,7 +100,7 @@ func Decide(s Snapshot, now time.Time) Plan {
 	}
 	switch PhaseOf(s.Workload) {
 	case PhaseQueued:
-		return e.takeBack(now)
+		return e.takeBack(CaseStale, MessageTakenBack, now)
 	case PhaseReserved:
 		return s.reserved(e, now)
 	case PhaseAdmitted:
@@ -130,19 +136,22 @@ func (s Snapshot) dispatch(e entries, now time.Time) Plan {
 	raised := record.MatchPending(jobs, attempt)
 	if len(e.ready) > 0 {
 		if raised = record.Match(jobs, attempt) && !s.Loss.hits(e.ready); !raised {
-			return e.takeBack(now)
+			return e.takeBack(CaseStale, MessageTakenBack, now)
 		}
+	}
+	if raised && ran(s.TrainJob) {
+		return e.void(now)
 	}
 	switch {
 	case !e.servable():
 		return e.answer(CaseNone, kueue.CheckStatePending, "", now)
 	case !suspended(s.TrainJob):
-		return e.answer(CaseRunning, kueue.CheckStatePending, MessageRunning, now).retry()
+		return e.answer(CaseRunning, kueue.CheckStatePending, MessageRunning, now)
 	case err != nil:
 		return e.answer(CaseBadRecord, kueue.CheckStatePending, messageBadRecord(err), now)
 	case raised:
 		return e.answer(CaseRaised, kueue.CheckStateReady, MessageRaised, now)
-	case active(s.TrainJob):
+	case !ended(s.TrainJob, record):
 		return e.answer(CaseOldPods, kueue.CheckStatePending, MessageOldPods, now).retry()
 	}
 	return e.raise(record, attempt, jobs, now)
@@ -180,6 +189,21 @@ func (s Snapshot) admitted(e entries, now time.Time) Plan {
 // stay Pending and say why.
 func (s Snapshot) Refused(p Plan, reason string, now time.Time) Plan {
 	return s.entries().answer(p.Case, kueue.CheckStatePending, messageRefused(reason), now).retry()
+}
+
+// Faulted is the plan while the writes of p keep failing: the checks stay
+// Pending and say that it is not the job's fault.
+func (s Snapshot) Faulted(p Plan, now time.Time) Plan {
+	return s.entries().answer(p.Case, kueue.CheckStatePending, MessageFault, now).retry()
+}
+
+// Settled is the plan for a finding that has been confirmed and told: what is
+// left of it to write.
+func (p Plan) Settled() Plan {
+	if p.Checks == nil {
+		return Plan{Case: CaseNone}
+	}
+	return p
 }
 
 func (p Plan) retry() Plan {
@@ -221,7 +245,7 @@ func (e entries) answer(c Case, state kueue.CheckState, message string, now time
 	if len(e.pending) == 0 {
 		return Plan{Case: CaseNone}
 	}
-	plan := Plan{Case: c}
+	plan := Plan{Case: c, Message: message}
 	plan.Checks = e.rewrite(kueue.CheckStatePending, func(entry *kueue.AdmissionCheckState) {
 		state, message := state, message
 		if broken := e.checks[entry.Name].Broken; broken != "" {
@@ -235,18 +259,24 @@ func (e entries) answer(c Case, state kueue.CheckState, message string, now time
 // takeBack plans all answered entries Pending again. Their transition time
 // moves forward by a second at least, so that the attempt that follows differs
 // from the one whose answer is taken back.
-func (e entries) takeBack(now time.Time) Plan {
-	plan := Plan{Case: CaseStale}
-	plan.Checks = e.rewrite(kueue.CheckStateReady, func(entry *kueue.AdmissionCheckState) {
-		at := now
-		if later := entry.LastTransitionTime.Add(time.Second); at.Before(later) {
-			at = later
-		}
-		set(entry, kueue.CheckStatePending, MessageTakenBack, at)
-	})
+func (e entries) takeBack(c Case, message string, now time.Time) Plan {
+	plan := Plan{Case: c, Message: message}
+	plan.Checks = e.rewrite(kueue.CheckStateReady, func(entry *kueue.AdmissionCheckState) { renew(entry, message, now) })
 	if plan.Checks == nil {
 		plan.Case = CaseNone
 	}
+	return plan
+}
+
+// void plans that the A of this attempt, which pods have carried, counts for
+// nothing: answers are taken back, and what is Pending becomes so anew.
+func (e entries) void(now time.Time) Plan {
+	from := kueue.CheckStateReady
+	if len(e.ready) == 0 {
+		from = kueue.CheckStatePending
+	}
+	plan := Plan{Case: CaseUsed, Message: MessageUsed}
+	plan.Checks = e.rewrite(from, func(entry *kueue.AdmissionCheckState) { renew(entry, MessageUsed, now) })
 	return plan
 }
 
@@ -261,8 +291,7 @@ func (e entries) rewrite(from kueue.CheckState, change func(*kueue.AdmissionChec
 			continue
 		}
 		change(&out[i])
-		changed = changed || out[i].State != before.State || out[i].Message != before.Message ||
-			len(out[i].PodSetUpdates) != len(before.PodSetUpdates)
+		changed = changed || !same(&out[i], &before)
 	}
 	if !changed {
 		return nil
@@ -273,6 +302,11 @@ func (e entries) rewrite(from kueue.CheckState, change func(*kueue.AdmissionChec
 // servable tells whether any pending entry can be answered.
 func (e entries) servable() bool {
 	return slices.ContainsFunc(e.pending, func(c *kueue.AdmissionCheckState) bool { return e.checks[c.Name].Broken == "" })
+}
+
+func same(a, b *kueue.AdmissionCheckState) bool {
+	return a.State == b.State && a.Message == b.Message && len(a.PodSetUpdates) == len(b.PodSetUpdates) &&
+		a.LastTransitionTime.Equal(&b.LastTransitionTime)
 }
 
 // gated tells whether a running Workload came through the gate: one of our
@@ -296,16 +330,11 @@ func set(entry *kueue.AdmissionCheckState, state kueue.CheckState, message strin
 	entry.State, entry.Message, entry.PodSetUpdates = state, message, nil
 }
 
-func suspended(job *trainer.TrainJob) bool {
-	return job.Spec.Suspend != nil && *job.Spec.Suspend
-}
-
-// active tells whether Trainer counts active pods of the TrainJob.
-func active(job *trainer.TrainJob) bool {
-	for _, j := range job.Status.JobsStatus {
-		if j.Active != nil && *j.Active > 0 {
-			return true
-		}
+// renew makes an entry Pending since now, and later than it was anything else.
+func renew(entry *kueue.AdmissionCheckState, message string, now time.Time) {
+	if later := entry.LastTransitionTime.Add(time.Second); now.Before(later) {
+		now = later
 	}
-	return false
+	entry.LastTransitionTime.Time = now.Truncate(time.Second)
+	set(entry, kueue.CheckStatePending, message, now)
 }

@@ -90,10 +90,12 @@ func owner(apiVersion, kind, uid string) func(*kueue.Workload) {
 
 // trainJob builds dispatch's TrainJob, suspended and never started.
 func trainJob(changes ...func(*trainer.TrainJob)) *trainer.TrainJob {
-	suspended := true
+	suspended, one := true, int32(1)
 	job := &trainer.TrainJob{}
 	job.Name, job.Namespace, job.UID, job.ResourceVersion = jobName, "team", "tj-1", "1"
 	job.Spec.Suspend = &suspended
+	job.Status.Conditions = []metav1.Condition{{Type: trainer.TrainJobSuspended, Status: metav1.ConditionTrue}}
+	job.Status.JobsStatus = []trainer.JobStatus{{Name: "node", Suspended: &one}}
 	for _, change := range changes {
 		change(job)
 	}
@@ -101,6 +103,20 @@ func trainJob(changes ...func(*trainer.TrainJob)) *trainer.TrainJob {
 }
 
 func running(job *trainer.TrainJob) { *job.Spec.Suspend = false }
+
+// justResumed is a TrainJob whose Jobs were resumed and have no pod counted yet.
+func justResumed(job *trainer.TrainJob) {
+	job.Status.JobsStatus = []trainer.JobStatus{{Name: "node"}}
+}
+
+// unnoted is a TrainJob whose suspension Trainer has yet to notice.
+func unnoted(job *trainer.TrainJob) { job.Status.Conditions[0].Status = metav1.ConditionFalse }
+
+// elsewhereRun is a TrainJob that MultiKueue runs in another cluster.
+func elsewhereRun(job *trainer.TrainJob) {
+	manager := "kueue.x-k8s.io/multikueue"
+	job.Spec.ManagedBy = &manager
+}
 
 func foreign(job *trainer.TrainJob) { job.Name = "somebody-elses" }
 
@@ -166,10 +182,18 @@ func TestDecide(t *testing.T) {
 		"owner missing":          {wl: workload(), wantCase: CaseOwnerGone},
 		"owner replaced":         {wl: workload(owner("trainer.kubeflow.org/v1alpha1", "TrainJob", "2")), job: trainJob(), wantCase: CaseOwnerGone},
 		"newer trainer API":      {wl: workload(owner("trainer.kubeflow.org/v1", "TrainJob", "")), job: trainJob(), wantCase: CaseRaise, wantRaise: 1, want: wrote{ready, MessageRaised}, reason: "the group makes the kind, not the version"},
-		"running":                {wl: workload(), job: trainJob(running), wantCase: CaseRunning, want: wrote{pending, MessageRunning}, wantRetry: true},
-		"suspend unset":          {wl: workload(), job: trainJob(func(j *trainer.TrainJob) { j.Spec.Suspend = nil }), wantCase: CaseRunning, want: wrote{pending, MessageRunning}, wantRetry: true},
+		"running":                {wl: workload(), job: trainJob(running), wantCase: CaseRunning, want: wrote{pending, MessageRunning}},
+		"suspend unset":          {wl: workload(), job: trainJob(func(j *trainer.TrainJob) { j.Spec.Suspend = nil }), wantCase: CaseRunning, want: wrote{pending, MessageRunning}},
 		"old pods":               {wl: workload(evictions(1)), job: trainJob(raised("1", attempt()), activePods), wantCase: CaseOldPods, want: wrote{pending, MessageOldPods}, wantRetry: true},
 		"old pods, told":         {wl: workload(evictions(1), check("ours", pending, MessageOldPods, 5)), job: trainJob(raised("1", attempt()), activePods), wantCase: CaseOldPods, wantRetry: true, reason: "an unchanged world is not written again"},
+		"resumed a moment ago":   {wl: workload(evictions(1)), job: trainJob(raised("1", attempt()), justResumed), wantCase: CaseOldPods, want: wrote{pending, MessageOldPods}, wantRetry: true, reason: "no pod is counted yet, so none proves nothing"},
+		"suspension unnoted":     {wl: workload(evictions(1)), job: trainJob(raised("1", attempt()), unnoted), wantCase: CaseOldPods, want: wrote{pending, MessageOldPods}, wantRetry: true, reason: "the next start could come before Trainer notices, and the old Jobs would go on"},
+		"run elsewhere":          {wl: workload(evictions(1)), job: trainJob(raised("1", attempt()), unnoted, justResumed, elsewhereRun), wantCase: CaseRaise, wantRaise: 2, want: wrote{ready, MessageRaised}, reason: "no Trainer here reports on it"},
+		"first start, no status": {wl: workload(), job: trainJob(unnoted, justResumed), wantCase: CaseRaise, wantRaise: 1, want: wrote{ready, MessageRaised}, reason: "there was no earlier start"},
+		"ran while pending":      {wl: workload(), job: trainJob(raised("1", attempt()), running), wantCase: CaseUsed, want: wrote{pending, MessageUsed}, reason: "its pods carry the A that this start was to have"},
+		"ran, being stopped":     {wl: workload(), job: trainJob(raised("1", attempt()), activePods), wantCase: CaseUsed, want: wrote{pending, MessageUsed}},
+		"ran while answered":     {wl: workload(answered), job: trainJob(raised("1", attempt()), running), wantCase: CaseUsed, want: wrote{pending, MessageUsed}},
+		"ran, voided":            {wl: workload(check("ours", pending, MessageUsed, 21)), job: trainJob(raised("1", attempt())), wantCase: CaseRaise, wantRaise: 2, want: wrote{ready, MessageRaised}},
 		"unreadable count":       {wl: workload(), job: trainJob(raised("x", attempt())), wantCase: CaseBadRecord, want: wrote{pending, "The admission count cannot be raised: "}},
 		"largest count":          {wl: workload(evictions(1)), job: trainJob(raised("9223372036854775807", attempt())), wantCase: CaseBadRecord, want: wrote{pending, "The admission count cannot be raised: "}},
 		"broken check":           {wl: workload(), job: trainJob(), broken: "spec.parameters is wrong", wantCase: CaseNone, want: wrote{pending, "spec.parameters is wrong"}, reason: "nothing starts through a check that cannot serve, and A stays"},
@@ -279,6 +303,27 @@ func TestTakeBackMovesTimeForward(t *testing.T) {
 	}
 }
 
+// TestUsedCountIsVoidForGood: once its A is used up, whatever was Pending is so
+// since a later second, so that the next look raises.
+func TestUsedCountIsVoidForGood(t *testing.T) {
+	for name, wl := range map[string]*kueue.Workload{
+		"pending":  workload(),
+		"answered": workload(check("ours", ready, MessageRaised, 11)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			snap := Snapshot{Workload: wl, TrainJob: trainJob(raised("1", attempt()), running), Checks: map[kueue.AdmissionCheckReference]Check{"ours": {}}}
+			wl.Status.AdmissionChecks = Decide(snap, epoch).Checks
+			if again := Decide(snap, epoch); again.Case != CaseRunning {
+				t.Fatalf("case %s while it still runs, want %s", again.Case, CaseRunning)
+			}
+			snap.TrainJob = trainJob(raised("1", attempt()))
+			if plan := Decide(snap, epoch); plan.Raise == nil || plan.Raise.Count != 2 {
+				t.Errorf("case %s, raise %+v, want A raised to 2", plan.Case, plan.Raise)
+			}
+		})
+	}
+}
+
 func TestEarlierAnswerIsDropped(t *testing.T) {
 	wl := workload()
 	wl.Status.AdmissionChecks[0].PodSetUpdates = []kueue.PodSetUpdate{{Name: "node", Labels: map[string]string{"zone": "a"}}}
@@ -291,6 +336,9 @@ func TestEarlierAnswerIsDropped(t *testing.T) {
 func TestRefused(t *testing.T) {
 	snap := Snapshot{Workload: workload(), TrainJob: trainJob(), Checks: map[kueue.AdmissionCheckReference]Check{"ours": {}}}
 	plan := Decide(snap, epoch)
+	if fault := snap.Faulted(plan, epoch); !fault.Retry || fault.Checks[0].Message != MessageFault || fault.Checks[0].State != pending {
+		t.Errorf("plan %+v, want the check Pending with the fault and another try", fault)
+	}
 	refused := snap.Refused(plan, "pods are 100% active", epoch)
 	if refused.Raise != nil || !refused.Retry || refused.Checks[0].State != pending {
 		t.Fatalf("plan %+v, want the check Pending and another try", refused)

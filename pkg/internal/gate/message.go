@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"regexp"
 	"strings"
 	"unicode/utf8"
 )
@@ -14,7 +15,9 @@ const (
 	MessageNotGated  = "Not gated: the owner is not a TrainJob of dispatch."
 	MessageLate      = "The Workload was already admitted when this check appeared; it is gated from its next start on."
 	MessageTakenBack = "The quota was lost after this check had been answered; the check is answered anew at the next reservation."
-	MessageOldPods   = "Waiting until the pods of the earlier start are no longer active; only then Trainer accepts a new admission count."
+	MessageOldPods   = "Waiting until Trainer and JobSet report that the earlier start has stopped; only then the admission count can be raised."
+	MessageUsed      = "The TrainJob ran before Kueue started it; the admission count is raised again before its next start."
+	MessageFault     = "The admission count cannot be written for now because of a fault in the cluster; the log of the gate has the details. It is tried again."
 	MessageRunning   = "The TrainJob is not suspended although its Workload waits, so the admission count cannot be raised; set spec.suspend of the TrainJob to true."
 )
 
@@ -44,5 +47,15 @@ func messageBadRecord(err error) string {
 }
 
 func messageRefused(reason string) string {
-	return Message("Waiting for the TrainJob to accept a new admission count. The API server answered: " + reason)
+	return Message("Waiting for the TrainJob to accept a new admission count. The API server answered: " + Refusal(reason))
+}
+
+// invalidValue is how the API machinery quotes what it refuses. Trainer quotes
+// all runtime patches, with the time of the try, and the point comes after.
+var invalidValue = regexp.MustCompile(`(?s)Invalid value: .*: `)
+
+// Refusal is the answer of the API server to a refused write without the value
+// that was refused, so that equal refusals give equal texts.
+func Refusal(answer string) string {
+	return invalidValue.ReplaceAllString(answer, "Invalid value: ")
 }

@@ -103,8 +103,23 @@ func TestMessage(t *testing.T) {
 	}
 }
 
+// TestRefusal: Trainer quotes all runtime patches, with the time of the try.
+func TestRefusal(t *testing.T) {
+	const before, after = `admission webhook "validator" denied the request: spec.runtimePatches: `, `must not have targetJob that doesn't exist in the runtime job template`
+	answer := func(time string) string {
+		return before + `Invalid value: [{"manager":"dispatch.phpboyscout.uk/admission","time":"` + time + `","trainingRuntimeSpec":{"template":{}}}]: ` + after
+	}
+	first, second := Refusal(answer("2026-03-01T12:00:00Z")), Refusal(answer("2026-03-01T12:00:01Z"))
+	if first != second || first != before+"Invalid value: "+after {
+		t.Errorf("%q and %q, want equal texts with the point", first, second)
+	}
+	if same := "spec.runtimePatches: Forbidden: still active"; Refusal(same) != same {
+		t.Errorf("%q", Refusal(same))
+	}
+}
+
 func TestFixedMessagesAreFit(t *testing.T) {
-	for _, m := range []string{MessageRaised, MessageNotGated, MessageLate, MessageTakenBack, MessageOldPods, MessageRunning} {
+	for _, m := range []string{MessageRaised, MessageNotGated, MessageLate, MessageTakenBack, MessageOldPods, MessageRunning, MessageUsed, MessageFault} {
 		if Message(m) != m {
 			t.Errorf("%q is not fit for a check", m)
 		}
