@@ -44,8 +44,10 @@
 // and Changes that are not allowed. An attempt without a verdict is held too,
 // with a general message to the owner of the job and the details in the log,
 // unless the operator chose to fail open. After several failures in a row the
-// hook is skipped for a while, then tried with a single call. Return Hold,
-// not an error, for "not now"; return Refuse, not an error, for "never".
+// hook is skipped for a while, then tried with a single call. What concerns one
+// request alone, such as Changes that are not allowed or a request that is too
+// large to send, does not count toward that. Return Hold, not an error, for
+// "not now"; return Refuse, not an error, for "never".
 //
 // # What a hook is told
 //

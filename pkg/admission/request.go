@@ -1,6 +1,9 @@
 package admission
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Request describes one attempt: one offer of a job to start.
 //
@@ -161,12 +164,29 @@ func clonePodSets(sets []PodSet) []PodSet {
 	if len(sets) == 0 {
 		return nil
 	}
-	out := make([]PodSet, len(sets))
-	for i, s := range sets {
-		s.Resources = s.Resources.clone()
-		s.Images = append([]string(nil), s.Images...)
-		s.Flavors = cloneMap(s.Flavors)
-		out[i] = s
+	out := slices.Clone(sets)
+	cloneImages(out)
+	for i := range out {
+		out[i].Resources = out[i].Resources.clone()
+		out[i].Flavors = cloneMap(out[i].Flavors)
 	}
 	return out
+}
+
+// cloneImages gives the sets images of their own, all from one array. None can
+// grow into those of the next.
+func cloneImages(sets []PodSet) {
+	n := 0
+	for _, s := range sets {
+		n += len(s.Images)
+	}
+	all := make([]string, 0, n)
+	for i := range sets {
+		start := len(all)
+		all = append(all, sets[i].Images...)
+		sets[i].Images = nil
+		if start < len(all) {
+			sets[i].Images = slices.Clip(all[start:])
+		}
+	}
 }

@@ -132,6 +132,24 @@ func TestRequestClone(t *testing.T) {
 	}
 }
 
+// The images of all pod sets lie in one array.
+func TestCloneSeparatesImages(t *testing.T) {
+	r := &Request{PodSets: []PodSet{{Images: []string{"a", "b"}}, {Images: []string{}}, {Images: []string{"c"}}}}
+	c := r.Clone()
+	c.PodSets[0].Images = append(c.PodSets[0].Images, "grown")
+	want := []PodSet{{Images: []string{"a", "b", "grown"}}, {}, {Images: []string{"c"}}}
+	if !reflect.DeepEqual(c.PodSets, want) {
+		t.Errorf("got %+v", c.PodSets)
+	}
+	r = &Request{PodSets: make([]PodSet, 8)}
+	for i := range r.PodSets {
+		r.PodSets[i].Images = []string{"a"}
+	}
+	if n := testing.AllocsPerRun(100, func() { r.Clone() }); n > 3 {
+		t.Errorf("%v allocations for 8 pod sets with one image each", n)
+	}
+}
+
 // fields lists the JSON names below t.
 func fields(t reflect.Type) []string {
 	switch t.Kind() {

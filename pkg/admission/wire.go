@@ -25,21 +25,47 @@ type wireDecision struct {
 // MarshalJSON writes d as the answer of a hook server:
 //
 //	{"decision":"Hold","reason":"freeze","until":"2026-01-02T15:04:05Z"}
+//
+// An annotation that is not valid UTF-8 is an error, a [*FieldError]: JSON
+// would silently change it. The characters <, > and & stand for themselves,
+// which keeps text short; json.Marshal, unlike a direct call, escapes them.
 func (d Decision) MarshalJSON() ([]byte, error) {
-	return json.Marshal(wireDecision{
+	if err := d.badText(); err != nil {
+		return nil, err
+	}
+	var out bytes.Buffer
+	enc := json.NewEncoder(&out)
+	enc.SetEscapeHTML(false)
+	err := enc.Encode(wireDecision{
 		Decision: d.kind.String(),
 		Reason:   d.reason,
 		Until:    d.until,
 		Changes:  d.changes,
 	})
+	return bytes.TrimSuffix(out.Bytes(), []byte("\n")), err
+}
+
+// badText finds what JSON cannot carry. The type of its result matters: a nil
+// *FieldError must not become a non-nil error.
+func (d Decision) badText() error {
+	if d.kind != KindAdmitWith {
+		return nil
+	}
+	bad := eachEntry("changes.annotations", d.changes.Annotations, func(_, value string) string { return text(value) })
+	if bad == nil {
+		return nil
+	}
+	return bad
 }
 
 // UnmarshalJSON reads the answer of a hook server. Unknown fields are ignored,
-// and so is a reason beside Admit or AdmitWith. Anything that could mean two
-// things is an error: a repeated field, AdmitWith without changes, changes
-// beside another decision, until beside another decision than Hold. The error
-// wraps [ErrUnknownDecision] when the decision itself is missing or unknown.
-// The changes are read but not validated. On error d is not changed.
+// also those that differ from a known one in letter case only, and so is a
+// reason beside Admit or AdmitWith. A field that is null is absent. Anything
+// that could mean two things is an error: a name that is repeated, also within
+// labels, another map or a toleration; AdmitWith without changes; changes, even
+// empty ones, beside another decision; until beside another decision than Hold.
+// The error wraps [ErrUnknownDecision] when the decision itself is missing or
+// unknown. The changes are read but not validated. On error d is not changed.
 func (d *Decision) UnmarshalJSON(data []byte) error {
 	var a answer
 	if err := a.read(data); err != nil {
@@ -94,7 +120,7 @@ func (c *Changes) readMember(name string, value json.RawMessage) error {
 	case "annotations":
 		return readStrings(value, &c.Annotations)
 	case "tolerations":
-		return json.Unmarshal(value, &c.Tolerations)
+		return readTolerations(value, &c.Tolerations)
 	case "priorityClassName":
 		return json.Unmarshal(value, &c.PriorityClassName)
 	case "serviceAccount":
@@ -110,7 +136,7 @@ func (a *answer) decide() (Decision, error) {
 		return Decision{}, fmt.Errorf("%w %q", ErrUnknownDecision, cut(a.decision, 64))
 	case kind == KindAdmitWith && a.changes == nil:
 		return Decision{}, errors.New("changes: missing beside decision AdmitWith")
-	case kind != KindAdmitWith && a.changes != nil && !a.changes.IsZero():
+	case kind != KindAdmitWith && a.changes != nil:
 		return Decision{}, fmt.Errorf("changes: not allowed beside decision %s", kind)
 	case kind != KindHold && a.until != nil:
 		return Decision{}, fmt.Errorf("until: not allowed beside decision %s", kind)
@@ -164,7 +190,7 @@ func eachMember(data []byte, f func(name string, value json.RawMessage) error) e
 		}
 		seen[name] = true
 		if err := f(name, value); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
+			return fmt.Errorf("%s: %w", cut(name, 64), err)
 		}
 	}
 	return closed(dec)
@@ -196,17 +222,50 @@ func closed(dec *json.Decoder) error {
 // readStrings refuses null as a value, which json.Unmarshal would turn into an
 // empty string.
 func readStrings(data json.RawMessage, into *map[string]string) error {
-	var values map[string]*string
-	if err := json.Unmarshal(data, &values); err != nil {
+	if string(data) == "null" {
+		return nil
+	}
+	out := map[string]string{}
+	err := eachMember(data, func(key string, value json.RawMessage) error {
+		if string(value) == "null" {
+			return errors.New("null instead of text")
+		}
+		var s string
+		err := json.Unmarshal(value, &s)
+		out[key] = s
+		return err
+	})
+	*into = cloneMap(out)
+	return err
+}
+
+func readTolerations(data json.RawMessage, into *[]Toleration) error {
+	var list []json.RawMessage
+	if err := json.Unmarshal(data, &list); err != nil {
 		return err
 	}
-	out := make(map[string]string, len(values))
-	for key, value := range values {
-		if value == nil {
-			return fmt.Errorf("[%q]: null instead of text", cut(key, 64))
+	for i, one := range list {
+		var t Toleration
+		if err := eachMember(one, t.readMember); err != nil {
+			return fmt.Errorf("[%d]: %w", i, err)
 		}
-		out[key] = *value
+		*into = append(*into, t)
 	}
-	*into = cloneMap(out)
+	return nil
+}
+
+func (t *Toleration) readMember(name string, value json.RawMessage) error {
+	switch name {
+	case "key":
+		return json.Unmarshal(value, &t.Key)
+	case "operator":
+		return json.Unmarshal(value, &t.Operator)
+	case "value":
+		return json.Unmarshal(value, &t.Value)
+	case "effect":
+		return json.Unmarshal(value, &t.Effect)
+	case "tolerationSeconds":
+		return json.Unmarshal(value, &t.TolerationSeconds)
+	}
 	return nil
 }

@@ -90,7 +90,9 @@ func TestReadDecision(t *testing.T) {
 		"Unknown":      {"fields of a later version are ignored", `{"later":{"a":[1]},"decision":"Admit"}`, Admit()},
 		"UnknownDeep":  {"also inside changes", `{"decision":"AdmitWith","changes":{"later":1,"labels":{"a":"b"}}}`, AdmitWith(Changes{Labels: map[string]string{"a": "b"}})},
 		"Nulls":        {"null means absent", `{"decision":"Admit","reason":null , "until": null, "changes" : null }`, Admit()},
-		"Empties":      {"empty changes change nothing", `{"decision":"Hold","reason":"a","changes":{"labels":{},"tolerations":[]}}`, Hold("a")},
+		"Empties":      {"empty and null members change nothing", `{"decision":"AdmitWith","changes":{"labels":{},"nodeSelector":null,"tolerations":[],"serviceAccount":null}}`, AdmitWith(Changes{})},
+		"OtherCase":    {"a name in another case is unknown", `{"decision":"AdmitWith","changes":{"nodeselector":{"a":"b"},"tolerations":[{"Key":"a","key":"b","tolerationSeconds":null}]}}`, AdmitWith(Changes{Tolerations: []Toleration{{Key: "b"}}})},
+		"Toleration":   {"every field of a toleration is read", `{"decision":"AdmitWith","changes":{"tolerations":[{"key":"a","operator":"Equal","value":"b","effect":"NoExecute","tolerationSeconds":5,"later":{}}]}}`, AdmitWith(Changes{Tolerations: []Toleration{{"a", "Equal", "b", "NoExecute", new(int64(5))}}})},
 		"AdmitReason":  {"a reason beside Admit has nowhere to go", `{"decision":"Admit","reason":"fits"}`, Admit()},
 		"NoReason":     {"a hold without a reason is a hold", `{"decision":"Hold"}`, Hold("")},
 		"RefuseReason": {"reasons are cleaned", `{"decision":"Refuse","reason":"  a\ud800 "}`, Refuse("a\uFFFD")},
@@ -137,7 +139,18 @@ func TestReadDecisionErrors(t *testing.T) {
 		"ChangesType":     {json: `{"decision":"AdmitWith","changes":[]}`, names: "changes"},
 		"ChangesBeside":   {json: `{"decision":"Admit","changes":{"serviceAccount":"a"}}`, names: "changes"},
 		"LabelType":       {json: `{"decision":"AdmitWith","changes":{"labels":{"a":1}}}`, names: "labels"},
-		"LabelNull":       {json: `{"decision":"AdmitWith","changes":{"labels":{"a":null}}}`, names: `labels: ["a"]`},
+		"ChangesEmpty":    {json: `{"decision":"Hold","changes":{}}`, names: "changes"},
+		"ChangesEmpties":  {json: `{"decision":"Admit","changes":{"labels":{},"tolerations":[]}}`, names: "changes"},
+		"ChangesUnknown":  {json: `{"decision":"Refuse","changes":{"later":1}}`, names: "changes"},
+		"LabelNull":       {json: `{"decision":"AdmitWith","changes":{"labels":{"a":null}}}`, names: `labels: a: null`},
+		"LabelTwice":      {json: `{"decision":"AdmitWith","changes":{"labels":{"a":"b","a":"c"}}}`, names: `labels: "a": repeated`},
+		"LabelTwiceCoded": {json: `{"decision":"AdmitWith","changes":{"labels":{"a":"b","\u0061":"b"}}}`, names: `labels: "a": repeated`},
+		"SelectorTwice":   {json: `{"decision":"AdmitWith","changes":{"nodeSelector":{"a":"b","a":"b"}}}`, names: `nodeSelector: "a": repeated`},
+		"AnnotationTwice": {json: `{"decision":"AdmitWith","changes":{"annotations":{"a":"b","c":"","a":"b"}}}`, names: `annotations: "a": repeated`},
+		"TolerationTwice": {json: `{"decision":"AdmitWith","changes":{"tolerations":[{},{"key":"a","key":"b"}]}}`, names: `tolerations: [1]: "key": repeated`},
+		"TolerationNull":  {json: `{"decision":"AdmitWith","changes":{"tolerations":[null]}}`, names: "tolerations: [0]: not a JSON object"},
+		"TolerationType":  {json: `{"decision":"AdmitWith","changes":{"tolerations":{}}}`, names: "tolerations"},
+		"EffectType":      {json: `{"decision":"AdmitWith","changes":{"tolerations":[{"effect":1}]}}`, names: "tolerations: [0]: effect"},
 		"LabelsTwice":     {json: `{"decision":"AdmitWith","changes":{"labels":{},"labels":{"a":"b"}}}`, names: "labels"},
 		"SecondsFraction": {json: `{"decision":"AdmitWith","changes":{"tolerations":[{"tolerationSeconds":1.5}]}}`, names: "tolerations"},
 	}
@@ -155,6 +168,33 @@ func TestReadDecisionErrors(t *testing.T) {
 				t.Errorf("changed to %v in spite of the error", got)
 			}
 		})
+	}
+}
+
+// Text that JSON cannot carry is an error and not changed under way.
+func TestWriteDecisionErrors(t *testing.T) {
+	bad := AdmitWith(Changes{Annotations: map[string]string{"ok": "€", "bad": "a\xff"}})
+	_, err := json.Marshal(bad)
+	var field *FieldError
+	if !errors.As(err, &field) || field.Field != `changes.annotations["bad"]` {
+		t.Errorf("got %v", err)
+	}
+	if s := bad.String(); !strings.Contains(s, "UTF-8") {
+		t.Errorf("described as %s", s)
+	}
+}
+
+// Every < would be six bytes, and a decision within the limits of Kubernetes
+// above the limit of the wire.
+func TestWriteDecisionWithoutEscapes(t *testing.T) {
+	d := AdmitWith(Changes{Annotations: map[string]string{"a": strings.Repeat("<&>", 80<<10)}})
+	b, err := d.MarshalJSON()
+	if err != nil || d.Validate() != nil || len(b) > 250<<10 {
+		t.Errorf("%d bytes, %v", len(b), err)
+	}
+	var back Decision
+	if err := back.UnmarshalJSON(b); err != nil || !back.Equal(d) {
+		t.Errorf("came back otherwise, %v", err)
 	}
 }
 

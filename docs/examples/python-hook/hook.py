@@ -13,6 +13,7 @@ import json
 import os
 import re
 import socketserver
+import stat
 import sys
 from datetime import datetime, timezone
 from decimal import Decimal
@@ -34,7 +35,9 @@ def decide(request, now):
     It may be called twice about one attempt and by many threads at once. An
     exception means that the hook is broken; to make work wait return Hold.
     """
-    cpus = quantity(request.get("resources", {}).get("requests", {}).get("cpu", "0"))
+    resources = request.get("resources") or {}
+    requests = resources.get("requests") or {}
+    cpus = quantity(requests.get("cpu") or "0")  # empty, null and absent mean not set
     if cpus is None or cpus > MAX_CPUS:
         return {"decision": "Refuse", "reason": f"a pod may use at most {MAX_CPUS} CPUs"}
     start, end = FREEZE
@@ -70,16 +73,16 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self):
         length = self.headers.get("Content-Length", "")
-        if not length.isdecimal():
+        if not re.fullmatch("[0-9]+", length):
             return self.fail(411, "the request has no length")
-        if int(length) > MAX_BYTES:
+        if len(length) > 20 or int(length) > MAX_BYTES:
             return self.fail(413, f"the request has more than {MAX_BYTES} bytes")
         body = self.rfile.read(int(length))
         if self.path != PATH:
             return self.answer(404, {"error": f"{self.path} is not {PATH}"})
         try:
             request = json.loads(body)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             return self.answer(400, {"error": str(error)})
         if not isinstance(request, dict):
             return self.answer(400, {"error": "not a JSON object"})
@@ -122,9 +125,12 @@ class UnixServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
     daemon_threads = True
 
     def server_bind(self):
-        if os.path.exists(self.server_address):  # left behind by a crash
-            os.unlink(self.server_address)
-        super().server_bind()
+        try:
+            if stat.S_ISSOCK(os.lstat(self.server_address).st_mode):  # left behind by a crash
+                os.unlink(self.server_address)
+        except FileNotFoundError:
+            pass
+        super().server_bind()  # fails when anything else is there
         os.chmod(self.server_address, 0o660)  # the caller shares the group
 
 

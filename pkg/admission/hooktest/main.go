@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/dispatch-admission/dispatch-admission/pkg/admission"
@@ -17,8 +18,8 @@ import (
 
 // Main is the suite as a command, for servers in any language. It writes one
 // line per check to out and returns the exit code: 0 when all checks passed, 1
-// when one failed, 2 when args are wrong. Args do not include the name of the
-// command.
+// when one failed, 2 when args are wrong or nothing listens where they say.
+// Args do not include the name of the command.
 func Main(ctx context.Context, args []string, out io.Writer) int {
 	c, err := parse(args, out)
 	switch {
@@ -30,10 +31,33 @@ func Main(ctx context.Context, args []string, out io.Writer) int {
 	}
 	results, err := CheckServer(ctx, c.server, c.options)
 	if err != nil {
-		fmt.Fprintln(out, "hooktest:", err)
+		fmt.Fprintln(out, "hooktest:", inFlags(err))
 		return 2
 	}
 	return write(out, results)
+}
+
+// flagOf gives the flag for a field that an error of package httphook names.
+var flagOf = map[string]string{
+	"url":               "-url",
+	"unixSocket":        "-unix-socket",
+	"caBundle":          "-ca-file",
+	"serverName":        "-server-name",
+	"clientCertificate": "-cert-file, -key-file",
+}
+
+// inFlags is the text of err with flags for the fields at its beginning.
+func inFlags(err error) string {
+	fields, problem, _ := strings.Cut(err.Error(), ": ")
+	names := strings.Split(fields, ", ")
+	for i, name := range names {
+		flag, ok := flagOf[name]
+		if !ok {
+			return err.Error()
+		}
+		names[i] = flag
+	}
+	return strings.Join(names, ", ") + ": " + problem
 }
 
 func write(out io.Writer, results []Result) int {
@@ -87,7 +111,7 @@ func (c *command) addRequest(file string) error {
 	if err := json.Unmarshal(data, req); err != nil {
 		return fmt.Errorf("%s: %w", file, err)
 	}
-	c.options.Samples = append(c.options.Samples, Sample{file, req})
+	c.options.Samples = append(c.options.Samples, Sample{Name: file, Request: req})
 	return nil
 }
 

@@ -4,19 +4,21 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/dispatch-admission/dispatch-admission/pkg/admission"
 	"github.com/dispatch-admission/dispatch-admission/pkg/admission/httphook"
 )
 
 // RunServer runs the suite against the server that config names, with one
-// subtest per check: all of [Run] through a client, then the wire itself.
+// subtest per check: first those of [Run] that say something about a server,
+// through a client, then the wire itself.
 func RunServer(t *testing.T, config httphook.Config, options ...Options) {
 	t.Helper()
 	results, err := CheckServer(t.Context(), config, last(options))
@@ -27,7 +29,7 @@ func RunServer(t *testing.T, config httphook.Config, options ...Options) {
 }
 
 // CheckServer is [RunServer] without package testing. The error says what is
-// wrong with config.
+// wrong with config, or that nothing listens there.
 func CheckServer(ctx context.Context, config httphook.Config, options Options) ([]Result, error) {
 	client, err := httphook.NewClient(config)
 	if err != nil {
@@ -36,8 +38,16 @@ func CheckServer(ctx context.Context, config httphook.Config, options Options) (
 	defer client.Close()
 	options = last([]Options{options})
 	s := serverSuite{client, options}
-	results := Check(ctx, client, options)
-	return append(results, runAll(ctx, []check{
+	if err := s.connects(ctx); err != nil {
+		return nil, err
+	}
+	// What a client does when its context ends or its request changes says
+	// nothing about the server.
+	hook := suite{client, options}
+	return runAll(ctx, []check{
+		{"answers every request", hook.answers},
+		{"may be asked twice", hook.repeats},
+		{"may be asked by many at once", hook.concurrent},
 		{"answers in known fields only", s.knownFields},
 		{"ignores fields of a later version", s.laterFields},
 		{"reads a content type with a charset", s.charset},
@@ -45,13 +55,30 @@ func CheckServer(ctx context.Context, config httphook.Config, options Options) (
 		{"answers other paths with an error", s.otherPath},
 		{"answers what is no request with an error", s.malformed},
 		{"answers more than 1 MiB with an error", s.tooLarge},
-		{"still answers after that", suite{client, options}.answers},
-	})...), nil
+		{"still answers after that", hook.answers},
+	}), nil
 }
 
 type serverSuite struct {
 	client *httphook.Client
 	Options
+}
+
+// connects fails when no connection comes about; every check would say so.
+func (s serverSuite) connects(ctx context.Context) error {
+	_, _, err := s.send(ctx, post{method: http.MethodGet})
+	if dial := dialError(err); dial != nil {
+		return fmt.Errorf("cannot connect: %w", dial)
+	}
+	return nil
+}
+
+// dialError returns why no connection came about, nil if one did.
+func dialError(err error) error {
+	if e, ok := errors.AsType[*net.OpError](err); ok && e.Op == "dial" {
+		return e
+	}
+	return nil
 }
 
 // post is a request to the server; zero fields mean the proper ones.
@@ -99,11 +126,13 @@ func (s serverSuite) wantAnswer(ctx context.Context, p post) ([]byte, error) {
 }
 
 // wantError wants a status that no reader takes for a decision. Hanging up is
-// as good when hangUp is set.
+// as good when hangUp is set, but saying nothing is not.
 func (s serverSuite) wantError(ctx context.Context, p post, hangUp bool) error {
 	status, body, err := s.send(ctx, p)
 	switch {
-	case err != nil && hangUp && ctx.Err() == nil:
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("no answer within %v: %w", s.Timeout, err)
+	case err != nil && hangUp && dialError(err) == nil && ctx.Err() == nil:
 		return nil
 	case err != nil:
 		return err
@@ -124,23 +153,15 @@ func (s serverSuite) eachBody(f func(body []byte) error) error {
 	})
 }
 
-// knownFields finds a misspelt field. Readers ignore it, so nothing else
-// would tell.
+// knownFields finds a misspelt field, also one in another letter case. Readers
+// ignore it, so nothing else would tell.
 func (s serverSuite) knownFields(ctx context.Context) error {
 	return s.eachBody(func(body []byte) error {
 		answer, err := s.wantAnswer(ctx, post{body: body})
 		if err != nil {
 			return err
 		}
-		var known struct {
-			Decision string             `json:"decision"`
-			Reason   string             `json:"reason"`
-			Until    *time.Time         `json:"until"`
-			Changes  *admission.Changes `json:"changes"`
-		}
-		dec := json.NewDecoder(bytes.NewReader(answer))
-		dec.DisallowUnknownFields()
-		if err := dec.Decode(&known); err != nil {
+		if err := knownFields(answer); err != nil {
 			return fmt.Errorf("%w: %.200s", err, answer)
 		}
 		return nil

@@ -2,7 +2,6 @@ package hooktest
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"sync"
@@ -10,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dispatch-admission/dispatch-admission/pkg/admission"
+	"github.com/dispatch-admission/dispatch-admission/pkg/admission/httphook"
 )
 
 // Options change what the suite does. The zero value is useful.
@@ -133,8 +133,9 @@ func (s suite) call(ctx context.Context, req *admission.Request) (admission.Deci
 	}
 	answered := make(chan answer, 1)
 	go func() {
-		d, err := guarded(ctx, s.hook, req)
-		answered <- answer{d, err}
+		a := answer{err: errGoexit}
+		defer func() { answered <- a }()
+		a.d, a.err = guarded(ctx, s.hook, req)
 	}()
 	select {
 	case a := <-answered:
@@ -160,6 +161,9 @@ func (e *stuckError) Error() string {
 type panicError struct{ value any }
 
 func (e *panicError) Error() string { return fmt.Sprintf("panic: %v", e.value) }
+
+// errGoexit is the answer of a hook that has ended its goroutine.
+var errGoexit error = &panicError{"the hook called runtime.Goexit"}
 
 func guarded(ctx context.Context, hook admission.Hook, req *admission.Request) (d admission.Decision, err error) {
 	defer func() {
@@ -269,14 +273,21 @@ func (s suite) survives(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		var back admission.Decision
-		b, err := json.Marshal(d)
-		if err == nil {
-			err = json.Unmarshal(b, &back)
-		}
-		if err == nil && !d.Equal(back) {
-			err = fmt.Errorf("%v came back as %v", d, back)
-		}
-		return err
+		return survive(d)
 	})
+}
+
+func survive(d admission.Decision) error {
+	b, err := d.MarshalJSON()
+	if err == nil && len(b) > httphook.MaxBytes {
+		err = fmt.Errorf("the answer has %d bytes on the wire, more than %d", len(b), httphook.MaxBytes)
+	}
+	var back admission.Decision
+	if err == nil {
+		err = back.UnmarshalJSON(b)
+	}
+	if err == nil && !d.Equal(back) {
+		err = fmt.Errorf("%v came back as %v", d, back)
+	}
+	return err
 }

@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -105,6 +107,13 @@ func TestBadHooks(t *testing.T) {
 			}
 			return admission.Admit(), nil
 		}, "may be asked twice", false},
+		"Goexit": {"the end of the goroutine is no answer", func(context.Context, *admission.Request) (admission.Decision, error) {
+			runtime.Goexit()
+			return admission.Admit(), nil
+		}, "returns when its context is done before", true},
+		"Alone":   {"others may ask at the same time", alone(), "may be asked by many at once", false},
+		"Keeps":   {"a request that was answered may change", keeps(), "keeps no request", false},
+		"TooLong": {"a decision may be valid and not fit the wire", hooktest.Answer(admission.AdmitWith(admission.Changes{Annotations: map[string]string{"a": strings.Repeat("\x01", 200<<10)}})), "its answers survive the wire", false},
 		"Ignores": {"a hook that is called must look at its context", func(ctx context.Context, _ *admission.Request) (admission.Decision, error) {
 			if deadline, ok := ctx.Deadline(); !ok || time.Until(deadline) < 20*time.Millisecond {
 				<-hang
@@ -123,6 +132,30 @@ func TestBadHooks(t *testing.T) {
 				t.Errorf("%s: failed checks %q, want %q", tc.reason, got, tc.check)
 			}
 		})
+	}
+}
+
+// alone is a hook that fails when it is asked by two at once.
+func alone() admission.HookFunc {
+	var inside atomic.Int32
+	return func(ctx context.Context, req *admission.Request) (admission.Decision, error) {
+		defer inside.Add(-1)
+		if inside.Add(1) > 1 {
+			return admission.Decision{}, errors.New("busy")
+		}
+		time.Sleep(2 * time.Millisecond)
+		return varied(ctx, req)
+	}
+}
+
+// keeps is a hook that looks at its last request once more.
+func keeps() admission.HookFunc {
+	var last atomic.Pointer[admission.Request]
+	return func(_ context.Context, req *admission.Request) (admission.Decision, error) {
+		if before := last.Swap(req); before != nil && before.TaskID == "scribble" {
+			return admission.Decision{}, errors.New("a task that nobody asked about")
+		}
+		return admission.Admit(), nil
 	}
 }
 
@@ -159,6 +192,12 @@ func TestBadServers(t *testing.T) {
 		"Charset":  {"a charset is legal", unless(func(r *http.Request) bool { return strings.Contains(r.Header.Get("Content-Type"), ";") }, answering(415, "")), "reads a content type with a charset"},
 		"Header":   {"the timeout header is not needed", unless(func(r *http.Request) bool { return r.Header.Get(httphook.TimeoutHeader) == "" }, answering(400, "")), "ignores fields of a later version"},
 		"Misspelt": {"nothing else finds a misspelt field", answering(200, `{"decision":"AdmitWith","changes":{"nodeSelectors":{"a":"b"}}}`), "answers in known fields only"},
+		"Case":     {"a name in another case is misspelt", answering(200, `{"decision":"AdmitWith","changes":{"nodeselector":{"a":"b"}}}`), "answers in known fields only"},
+		"CaseToo":  {"also beside the proper one", answering(200, `{"decision":"AdmitWith","changes":{"ServiceAccount":"a","serviceAccount":"a"}}`), "answers in known fields only"},
+		"CaseTop":  {"also at the top", answering(200, `{"decision":"Hold","reason":"a","Until":"2026-01-01T00:00:00Z"}`), "answers in known fields only"},
+		"CaseDeep": {"also in a toleration", answering(200, `{"decision":"AdmitWith","changes":{"tolerations":[{"key":"a"},{"key":"a","tolerationseconds":1}]}}`), "answers in known fields only"},
+		"Alone":    {"others may ask at the same time", httphook.Handler(alone()), "may be asked by many at once"},
+		"Breaks":   {"one bad request costs one answer", breaks(good), "still answers after that"},
 		"Broken":   {"a server that is broken", answering(503, ""), "answers every request"},
 	}
 	for name, tc := range tests {
@@ -168,6 +207,66 @@ func TestBadServers(t *testing.T) {
 				t.Errorf("%s: failed checks %q, want %q, %v", tc.reason, got, tc.check, err)
 			}
 		})
+	}
+}
+
+// breaks is a server that a request above the limit puts out of order.
+func breaks(good http.Handler) http.Handler {
+	var broken atomic.Bool
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if broken.Load() {
+			answering(503, "").ServeHTTP(w, r)
+			return
+		}
+		broken.Store(r.ContentLength > httphook.MaxBytes)
+		good.ServeHTTP(w, r)
+	})
+}
+
+// A server must say something about a request above the limit: an error, or
+// that it hangs up.
+func TestTooLarge(t *testing.T) {
+	unless := func(large http.HandlerFunc) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.ContentLength > httphook.MaxBytes {
+				large(w, r)
+				return
+			}
+			httphook.Handler(varied).ServeHTTP(w, r)
+		})
+	}
+	ends := make(chan struct{})
+	tests := map[string]struct {
+		large   http.HandlerFunc
+		timeout time.Duration
+		passes  bool
+	}{
+		"HangsUp": {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, time.Minute, true},
+		"Silent":  {func(http.ResponseWriter, *http.Request) { <-ends }, time.Second, false},
+	}
+	t.Cleanup(func() { close(ends) })
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			config := httphook.Config{UnixSocket: onSocket(t, unless(tc.large))}
+			results, err := hooktest.CheckServer(t.Context(), config, hooktest.Options{Timeout: tc.timeout})
+			got := failed(results)
+			if passes := !slices.Contains(got, "answers more than 1 MiB with an error"); err != nil || passes != tc.passes {
+				t.Errorf("failed checks %q, %v", got, err)
+			}
+		})
+	}
+}
+
+// What a client does by itself is no merit of a server.
+func TestServerChecks(t *testing.T) {
+	results, err := hooktest.CheckServer(t.Context(), httphook.Config{UnixSocket: onSocket(t, httphook.Handler(varied))}, patient)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range results {
+		if strings.Contains(r.Check, "context") || strings.Contains(r.Check, "keeps") || strings.Contains(r.Check, "survive") {
+			t.Errorf("checks whether a server %s", r.Check)
+		}
 	}
 }
 

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"math"
 	"mime"
 	"net/http"
 	"strconv"
@@ -42,12 +44,12 @@ func NewClient(c Config) (*Client, error) {
 
 // Admit asks the server and waits until ctx is done, for [DefaultTimeout] when
 // ctx has no deadline. A request that breaks on a connection that was idle is
-// sent again, because a hook is idempotent. Every error is an [*Error].
+// sent again, once, because a hook is idempotent. Every error is an [*Error].
+//
+// Changes come as the server sent them: whoever does not pass them on to a
+// caller that checks must call [admission.Decision.Validate].
 func (c *Client) Admit(ctx context.Context, req *admission.Request) (admission.Decision, error) {
-	body, err := json.Marshal(req)
-	if err == nil && len(body) > MaxBytes {
-		err = fmt.Errorf("%d bytes, more than %d", len(body), MaxBytes)
-	}
+	body, err := encodeRequest(req)
 	if err != nil {
 		return admission.Decision{}, &Error{KindRequest, 0, fmt.Errorf("the request: %w", err)}
 	}
@@ -60,6 +62,22 @@ func (c *Client) Admit(ctx context.Context, req *admission.Request) (admission.D
 		return admission.Decision{}, decisionError(err)
 	}
 	return d, nil
+}
+
+// encodeRequest leaves <, > and & alone, which json.Marshal would make six
+// bytes each.
+func encodeRequest(req *admission.Request) ([]byte, error) {
+	var out bytes.Buffer
+	enc := json.NewEncoder(&out)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(req); err != nil {
+		return nil, err
+	}
+	body := bytes.TrimSuffix(out.Bytes(), []byte("\n"))
+	if len(body) > MaxBytes {
+		return nil, fmt.Errorf("%d bytes, more than %d", len(body), MaxBytes)
+	}
+	return body, nil
 }
 
 // Close closes idle connections. The client may be used again.
@@ -98,13 +116,13 @@ func (c *Client) newRequest(ctx context.Context, body []byte) (*http.Request, er
 	if err != nil {
 		return nil, err
 	}
+	req.GetBody = onceMore(body)
 	deadline, _ := ctx.Deadline()
-	left := max(1, time.Until(deadline).Milliseconds())
 	req.Header = http.Header{
 		"Content-Type":  {contentType},
 		"Accept":        {contentType},
 		"User-Agent":    {"dispatch-admission"},
-		TimeoutHeader:   {strconv.FormatInt(left, 10)},
+		TimeoutHeader:   {strconv.FormatInt(milliseconds(time.Until(deadline)), 10)},
 		idempotencyMark: {},
 	}
 	return req, nil
@@ -113,6 +131,31 @@ func (c *Client) newRequest(ctx context.Context, body []byte) (*http.Request, er
 // idempotencyMark is not sent, having no value. It lets the transport repeat a
 // request when the server closed an idle connection just before.
 const idempotencyMark = "Idempotency-Key"
+
+var errBrokeTwice = errors.New("two connections in a row broke")
+
+// onceMore gives the transport the body for one repetition. Without that limit
+// it would try each idle connection, and a server that breaks them after
+// reading would be asked as often.
+func onceMore(body []byte) func() (io.ReadCloser, error) {
+	repeated := false // the transport asks from one goroutine
+	return func() (io.ReadCloser, error) {
+		if repeated {
+			return nil, errBrokeTwice
+		}
+		repeated = true
+		return io.NopCloser(bytes.NewReader(body)), nil
+	}
+}
+
+// maxTimeout is the most that the timeout header can say.
+const maxTimeout = math.MaxUint32 * time.Millisecond
+
+// milliseconds rounds up: a hook that gives up a moment before its caller
+// would answer with an error of its own.
+func milliseconds(left time.Duration) int64 {
+	return max(1, (min(left, maxTimeout) + time.Millisecond - 1).Milliseconds())
+}
 
 func readAnswer(ctx context.Context, resp *http.Response) ([]byte, *Error) {
 	if resp.StatusCode != http.StatusOK {

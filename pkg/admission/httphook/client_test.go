@@ -3,11 +3,13 @@ package httphook
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -126,6 +128,83 @@ func TestRefusedConnection(t *testing.T) {
 	}
 }
 
+// flood is an endless body that counts what is read of it.
+type flood struct{ read int }
+
+func (f *flood) Read(p []byte) (int, error) {
+	if f.read > 8*MaxBytes {
+		return 0, io.EOF // for the reader without a limit
+	}
+	f.read += len(p)
+	return len(p), nil
+}
+
+func (*flood) Close() error { return nil }
+
+func TestReadsNoMoreThanItMust(t *testing.T) {
+	for status, most := range map[int]int{200: MaxBytes + 1, 503: maxQuoted} {
+		body := &flood{}
+		_, e := readAnswer(t.Context(), &http.Response{
+			StatusCode: status, Header: http.Header{"Content-Type": {contentType}}, Body: body, ContentLength: -1,
+		})
+		if e == nil || body.read > most {
+			t.Errorf("status %d: read %d bytes, %v", status, body.read, e)
+		}
+	}
+}
+
+func TestTimeoutHeader(t *testing.T) {
+	tests := map[string]struct {
+		left time.Duration
+		want int64
+	}{
+		"Exact":  {2 * time.Second, 2000},
+		"Up":     {2*time.Second + 1, 2001},
+		"Least":  {1, 1},
+		"Passed": {-time.Hour, 1},
+		"Most":   {maxTimeout, 1<<32 - 1},
+		"Above":  {maxTimeout + 1, 1<<32 - 1},
+		"Ever":   {1<<63 - 1, 1<<32 - 1},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := milliseconds(tc.left); got != tc.want {
+				t.Errorf("got %d, want %d", got, tc.want)
+			}
+		})
+	}
+}
+
+// The handler refuses no time that a client sends.
+func TestFarDeadline(t *testing.T) {
+	server := httptest.NewServer(Handler(hookOf(admission.Hold("a"), nil)))
+	defer server.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 200*365*24*time.Hour)
+	defer cancel()
+	if d, err := newClient(t, Config{URL: server.URL}).Admit(ctx, &admission.Request{}); err != nil {
+		t.Errorf("got %v, %v", d, err)
+	}
+}
+
+// 200 KiB of text that json.Marshal would escape to 1.2 MiB.
+func TestLargestText(t *testing.T) {
+	server := httptest.NewServer(Handler(admission.HookFunc(func(_ context.Context, r *admission.Request) (admission.Decision, error) {
+		return admission.AdmitWith(admission.Changes{Annotations: r.Execution.Annotations}), nil
+	})))
+	defer server.Close()
+	client := newClient(t, Config{URL: server.URL})
+	annotations := map[string]string{"a": strings.Repeat("<", 200<<10)}
+	d, err := client.Admit(t.Context(), &admission.Request{Execution: admission.Execution{Annotations: annotations}})
+	if err != nil || !d.Equal(admission.AdmitWith(admission.Changes{Annotations: annotations})) {
+		t.Errorf("got %.100s, %v", d, err)
+	}
+	annotations["a"] = strings.Repeat("\x01", 200<<10) // has no shorter form
+	_, err = client.Admit(t.Context(), &admission.Request{Execution: admission.Execution{Annotations: annotations}})
+	if KindOf(err) != KindRequest {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestRequestTooLarge(t *testing.T) {
 	client := newClient(t, Config{UnixSocket: "/never-dialled"})
 	_, err := client.Admit(t.Context(), &admission.Request{Image: strings.Repeat("x", MaxBytes)})
@@ -238,6 +317,63 @@ func TestRetryOnClosedIdleConnection(t *testing.T) {
 	if n := conns.Load(); n != 2 {
 		t.Errorf("%d connections, want a second one for the repeated request", n)
 	}
+}
+
+// All idle connections break: one Admit asks twice and not once for each.
+func TestRepeatsOnce(t *testing.T) {
+	listener, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	const idle = 5
+	var conns, requests atomic.Int32
+	together := make(chan struct{}) // closed when all connections have a request
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				serveOne(conn, &requests, func() {
+					if conns.Add(1) == idle {
+						close(together)
+					}
+					<-together
+				})
+				if n, _ := conn.Read(make([]byte, 64<<10)); n > 0 {
+					requests.Add(1)
+				}
+			}()
+		}
+	}()
+	client := newClient(t, Config{UnixSocket: listener.Addr().String()})
+	var group sync.WaitGroup
+	for range idle {
+		group.Go(func() {
+			if _, err := client.Admit(t.Context(), &admission.Request{}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	group.Wait()
+	requests.Store(0)
+	_, err = client.Admit(t.Context(), &admission.Request{})
+	if n := requests.Load(); KindOf(err) != KindConnection || !errors.Is(err, errBrokeTwice) || n != 2 {
+		t.Errorf("%d requests, %v", n, err)
+	}
+}
+
+// serveOne reads a request, waits, and admits.
+func serveOne(conn net.Conn, requests *atomic.Int32, wait func()) {
+	if _, err := conn.Read(make([]byte, 64<<10)); err != nil {
+		return
+	}
+	requests.Add(1)
+	wait()
+	_, _ = conn.Write([]byte("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 20\r\n\r\n" + admitJSON))
 }
 
 // serveTwo answers one request; it reads a second one and hangs up on the

@@ -20,6 +20,7 @@ import (
 const (
 	maxIdleConns   = 64
 	idleTimeout    = 90 * time.Second
+	connectTimeout = 10 * time.Second // of the connection, and then of TLS; both outlive the call that began them
 	maxHeaderBytes = 64 << 10
 )
 
@@ -43,8 +44,8 @@ type Config struct {
 	ServerName string
 
 	// ClientCertificate, when set, is called for each connection on which the
-	// server asks for a certificate, so that a renewed one is picked up. For
-	// https only.
+	// server asks for a certificate, so that a renewed one is picked up. It
+	// returns a certificate or an error. For https only.
 	ClientCertificate func() (*tls.Certificate, error)
 
 	// ProxyFromEnvironment uses the proxy that HTTPS_PROXY and NO_PROXY name.
@@ -75,13 +76,22 @@ func parseURL(s string) (*url.URL, error) {
 	u, err := url.Parse(s)
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("url: %w", err)
+		return nil, fmt.Errorf("url: %w", withoutURL(s, err))
 	case u.User != nil || u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
 		return nil, errors.New("url: must not have a user, a query or a fragment")
 	case strings.HasSuffix(strings.TrimRight(u.Path, "/"), Path):
 		return nil, fmt.Errorf("url: must not end with %s, which is added to it", Path)
 	}
 	return u, checkHost(u.Scheme, u.Hostname())
+}
+
+// withoutURL says why s is no URL without repeating it: it may hold a password.
+func withoutURL(s string, err error) error {
+	e, ok := errors.AsType[*url.Error](err)
+	if !ok || strings.Contains(s, "@") {
+		return errors.New("cannot be read as a URL")
+	}
+	return e.Err
 }
 
 func checkHost(scheme, host string) error {
@@ -108,6 +118,7 @@ func (c Config) transport(plain bool) (*http.Transport, error) {
 		MaxIdleConns:           maxIdleConns,
 		MaxIdleConnsPerHost:    maxIdleConns,
 		IdleConnTimeout:        idleTimeout,
+		TLSHandshakeTimeout:    connectTimeout,
 		MaxResponseHeaderBytes: maxHeaderBytes,
 	}
 	if plain || c.UnixSocket != "" {
@@ -135,16 +146,21 @@ func (c Config) refuseTLS() error {
 }
 
 func (c Config) dial(plain bool) func(ctx context.Context, network, address string) (net.Conn, error) {
-	dialer := &net.Dialer{KeepAlive: 30 * time.Second}
+	dialer := newDialer(plain)
 	if c.UnixSocket != "" {
 		return func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return dialer.DialContext(ctx, "unix", c.UnixSocket)
 		}
 	}
+	return dialer.DialContext
+}
+
+func newDialer(plain bool) *net.Dialer {
+	dialer := &net.Dialer{Timeout: connectTimeout, KeepAlive: 30 * time.Second}
 	if plain {
 		dialer.Control = loopbackOnly
 	}
-	return dialer.DialContext
+	return dialer
 }
 
 // loopbackOnly sees the address that a name led to, so that a resolver cannot
@@ -166,7 +182,16 @@ func (c Config) tls() (*tls.Config, error) {
 		}
 	}
 	if get := c.ClientCertificate; get != nil {
-		out.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return get() }
+		out.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return certificate(get) }
 	}
 	return out, nil
+}
+
+// certificate keeps a nil certificate from package tls, which would panic.
+func certificate(get func() (*tls.Certificate, error)) (*tls.Certificate, error) {
+	cert, err := get()
+	if err == nil && cert == nil {
+		err = errors.New("clientCertificate: there is none")
+	}
+	return cert, err
 }

@@ -60,8 +60,13 @@ func TestConfig(t *testing.T) {
 }
 
 func TestSecretsStayOutOfErrors(t *testing.T) {
-	if _, err := NewClient(Config{URL: "https://u:hunter2@a"}); err == nil || strings.Contains(err.Error(), "hunter2") {
-		t.Errorf("got %v", err)
+	for _, address := range []string{
+		"https://u:hunter2@a", "https://u:hunter2@a:b", "https://u:hunter2/x@a", "https://u:hunter2%zz@a", "https://a:b/hunter2", "https://a\x7f/hunter2",
+	} {
+		_, err := NewClient(Config{URL: address})
+		if err == nil || !strings.HasPrefix(err.Error(), "url: ") || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("got %v", err)
+		}
 	}
 }
 

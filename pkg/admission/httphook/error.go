@@ -26,6 +26,29 @@ const (
 	KindRequest         Kind = "Request"         // the request cannot be sent: above MaxBytes, or no JSON
 )
 
+// textError is an error of a hook with its text, which was taken when a panic
+// cost nothing: Error of a nil pointer in an interface panics each time.
+type textError struct {
+	text string
+	err  error
+}
+
+func (e *textError) Error() string { return e.text }
+
+func (e *textError) Unwrap() error { return e.err }
+
+// textOf is the text of an error or of what a hook panicked with, whatever its
+// own methods do. Package fmt catches their panics, but not the panics in
+// those.
+func textOf(v any) (text string) {
+	defer func() {
+		if recover() != nil {
+			text = fmt.Sprintf("a %T that cannot be printed", v)
+		}
+	}()
+	return fmt.Sprint(v)
+}
+
 // Error is why a server gave no verdict. Every error of [Client.Admit] is one.
 type Error struct {
 	Kind   Kind

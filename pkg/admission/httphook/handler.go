@@ -20,22 +20,27 @@ type HandlerOption func(*handler)
 
 // WithErrorLog makes the handler report every request that it did not answer
 // with a decision. F gets the status that was sent and the reason, with the
-// stack when the hook panicked. It may be called by many goroutines.
+// stack when the hook panicked. It may be called by many goroutines. A nil f
+// reports nothing, as without the option.
 func WithErrorLog(f func(ctx context.Context, status int, err error)) HandlerOption {
+	if f == nil {
+		f = func(context.Context, int, error) {}
+	}
 	return func(h *handler) { h.log = f }
 }
 
 // Handler serves hook at POST [Path]. Anything but a decision is answered with
 // a status of 400 or above and a JSON object whose member "error" says why:
-// 500 when the hook returns an error or panics, 504 when it returns an error
-// after its time.
+// 500 when the hook returns an error, panics or ends its goroutine, 504 when
+// that happens after its time, 422 when its decision cannot be sent: above
+// [MaxBytes], or with an annotation that is not valid UTF-8.
 //
 // The context of the hook ends when the time that the client gave is over, or
 // when the client has gone. The handler waits for the hook to return, since
 // the client does not: it has its own clock.
 func Handler(hook admission.Hook, options ...HandlerOption) http.Handler {
-	h := &handler{hook: hook, log: func(context.Context, int, error) {}}
-	for _, option := range options {
+	h := &handler{hook: hook}
+	for _, option := range append([]HandlerOption{WithErrorLog(nil)}, options...) {
 		option(h)
 	}
 	return h
@@ -149,23 +154,47 @@ func withTimeout(ctx context.Context, header string) (context.Context, context.C
 	return ctx, cancel, nil
 }
 
-// ask turns a panic into an error, so that one bad request costs one answer.
-func ask(ctx context.Context, hook admission.Hook, req *admission.Request) (d admission.Decision, err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			err = fmt.Errorf("the hook panicked: %v\n%s", v, debug.Stack())
-		}
+var errGoexit = errors.New("the hook called runtime.Goexit")
+
+// ask calls the hook in a goroutine that the hook may end, so that one bad
+// request costs one answer.
+func ask(ctx context.Context, hook admission.Hook, req *admission.Request) (admission.Decision, error) {
+	type answer struct {
+		d   admission.Decision
+		err error
+	}
+	answered := make(chan answer)
+	go func() {
+		a := answer{err: errGoexit}
+		defer func() { answered <- a }()
+		a.d, a.err = guarded(ctx, hook, req)
 	}()
-	return hook.Admit(ctx, req)
+	a := <-answered
+	return a.d, a.err
 }
 
+// guarded turns a panic into an error.
+func guarded(ctx context.Context, hook admission.Hook, req *admission.Request) (d admission.Decision, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("the hook panicked: %s\n%s", textOf(v), debug.Stack())
+		}
+	}()
+	d, err = hook.Admit(ctx, req)
+	if err != nil {
+		err = &textError{textOf(err), err}
+	}
+	return d, err
+}
+
+// encode does without json.Marshal, which would make six bytes of each <.
 func encode(d admission.Decision) ([]byte, *failure) {
-	body, err := json.Marshal(d)
+	body, err := d.MarshalJSON()
 	if err == nil && len(body) > MaxBytes {
-		err = fmt.Errorf("the decision has %d bytes, more than %d", len(body), MaxBytes)
+		err = fmt.Errorf("%d bytes, more than %d", len(body), MaxBytes)
 	}
 	if err != nil {
-		return nil, &failure{http.StatusInternalServerError, err}
+		return nil, &failure{http.StatusUnprocessableEntity, fmt.Errorf("the decision: %w", err)}
 	}
 	return body, nil
 }

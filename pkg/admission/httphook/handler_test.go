@@ -8,8 +8,10 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/dispatch-admission/dispatch-admission/pkg/admission"
 )
@@ -21,6 +23,15 @@ func TestHandler(t *testing.T) {
 	panics := admission.HookFunc(func(context.Context, *admission.Request) (admission.Decision, error) {
 		panic("boom\nat home")
 	})
+	exits := admission.HookFunc(func(context.Context, *admission.Request) (admission.Decision, error) {
+		runtime.Goexit()
+		return admission.Admit(), nil
+	})
+	panicking := admission.HookFunc(func(context.Context, *admission.Request) (admission.Decision, error) {
+		panic(selfish{})
+	})
+	latin1 := hookOf(admission.AdmitWith(admission.Changes{Annotations: map[string]string{"a": "\xe4"}}), nil)
+	html := hookOf(admission.AdmitWith(admission.Changes{Annotations: map[string]string{"a": strings.Repeat("<", 200<<10)}}), nil)
 	tooLong := hookOf(admission.AdmitWith(admission.Changes{Annotations: map[string]string{"a": strings.Repeat("x", MaxBytes)}}), nil)
 	tests := map[string]struct {
 		reason  string
@@ -52,13 +63,24 @@ func TestHandler(t *testing.T) {
 		"Broken":        {reason: "an error is not a decision", hook: hookOf(admission.Refuse("no"), errors.New("no database")), body: `{}`, status: 500, want: "no database"},
 		"Panic":         {reason: "a panic costs one answer and shows no stack", hook: panics, body: `{}`, status: 500, want: `{"error":"the hook panicked: boom"}`},
 		"NilHook":       {reason: "a nil function is a panic", hook: admission.HookFunc(nil), body: `{}`, status: 500, want: "panicked"},
-		"AnswerTooLong": {reason: "an answer has a limit", hook: tooLong, body: `{}`, status: 500, want: "more than"},
+		"Goexit":        {reason: "the end of the goroutine costs one answer", hook: exits, body: `{}`, status: 500, want: "Goexit"},
+		"TypedNil":      {reason: "an error may panic when asked for its text", hook: hookOf(admission.Admit(), (*brokenError)(nil)), body: `{}`, status: 500, want: "nil"},
+		"SelfishError":  {reason: "also in the text of that panic", hook: hookOf(admission.Admit(), selfish{}), body: `{}`, status: 500, want: "httphook.selfish that cannot be printed"},
+		"SelfishPanic":  {reason: "the same for what a hook panics with", hook: panicking, body: `{}`, status: 500, want: "httphook.selfish that cannot be printed"},
+		"GoexitError":   {reason: "the text may end the goroutine", hook: hookOf(admission.Admit(), leaving{}), body: `{}`, status: 500, want: "Goexit"},
+		"AnswerTooLong": {reason: "an answer has a limit", hook: tooLong, body: `{}`, status: 422, want: "more than"},
+		"AnswerUTF8":    {reason: "JSON would change it", hook: latin1, body: `{}`, status: 422, want: "UTF-8"},
+		"AnswerHTML":    {reason: "no character takes six bytes without need", hook: html, body: `{}`, status: 200, want: strings.Repeat("<", 200<<10)},
+		"Lax":           {reason: "a request is read as encoding/json does", hook: echo, body: `{"taskID":"a","TASKID":"b"}`, status: 200, want: "task b"},
+		"LongestTime":   {reason: "what a client may send is read", hook: echo, timeout: "4294967295", body: `{}`, status: 200, want: "Refuse"},
+		"TimeoutAbove":  {reason: "nothing above it", timeout: "4294967296", body: `{}`, status: 400, want: TimeoutHeader},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			var logged []int
 			handler := Handler(tc.hook, WithErrorLog(func(_ context.Context, status int, err error) {
 				logged = append(logged, status)
+				_ = err.Error() // is safe
 				if name == "Panic" && !strings.Contains(err.Error(), "handler_test.go") {
 					t.Errorf("no stack in the log: %v", err)
 				}
@@ -74,6 +96,67 @@ func TestHandler(t *testing.T) {
 				t.Errorf("logged %v", logged)
 			}
 		})
+	}
+}
+
+// brokenError is used through a nil pointer.
+type brokenError struct{ text string }
+
+func (e *brokenError) Error() string { return e.text }
+
+// selfish panics with itself, so that package fmt does not help.
+type selfish struct{}
+
+func (e selfish) Error() string { panic(e) }
+
+// leaving ends the goroutine that asks for its text.
+type leaving struct{}
+
+func (leaving) Error() string {
+	runtime.Goexit()
+	return ""
+}
+
+func TestHookErrorIsKept(t *testing.T) {
+	_, err := ask(t.Context(), hookOf(admission.Admit(), io.ErrUnexpectedEOF), &admission.Request{})
+	if !errors.Is(err, io.ErrUnexpectedEOF) || err.Error() != io.ErrUnexpectedEOF.Error() {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestNoErrorLog(t *testing.T) {
+	if w := serve(Handler(nil, WithErrorLog(nil)), "GET", Path, "", "", ""); w.Code != http.StatusMethodNotAllowed {
+		t.Errorf("got %d", w.Code)
+	}
+}
+
+// The context of the hook ends with the request, also when no time is given.
+func TestHookEndsWithItsClient(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	waits := admission.HookFunc(func(ctx context.Context, _ *admission.Request) (admission.Decision, error) {
+		cancel()
+		select {
+		case <-ctx.Done():
+			return admission.Decision{}, ctx.Err()
+		case <-t.Context().Done():
+			return admission.Admit(), nil
+		}
+	})
+	r := httptest.NewRequestWithContext(ctx, "POST", Path, strings.NewReader("{}"))
+	r.Header.Set("Content-Type", "application/json")
+	w := httptest.NewRecorder()
+	answered := make(chan struct{})
+	go func() {
+		defer close(answered)
+		Handler(waits).ServeHTTP(w, r)
+	}()
+	select {
+	case <-answered:
+		if w.Code != http.StatusGatewayTimeout {
+			t.Errorf("got %d %s", w.Code, w.Body)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("the hook runs on although its client has gone")
 	}
 }
 

@@ -1,6 +1,7 @@
 package httphook
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -11,6 +12,7 @@ import (
 	"io"
 	"log"
 	"math/big"
+	"net"
 	"net/http/httptest"
 	"testing"
 	"time"
@@ -98,6 +100,7 @@ func TestTLS(t *testing.T) {
 		"OldServer":     {"TLS 1.2 is too old", false, tls.VersionTLS12, Config{CABundle: ours.pem(), ServerName: "hook.example"}, false},
 		"Mutual":        {"the server knows the client", true, 0, Config{CABundle: ours.pem(), ServerName: "hook.example", ClientCertificate: ourClient}, true},
 		"MutualNone":    {"a client without certificate", true, 0, Config{CABundle: ours.pem(), ServerName: "hook.example"}, false},
+		"MutualNil":     {"no certificate and no error", true, 0, Config{CABundle: ours.pem(), ServerName: "hook.example", ClientCertificate: with(nil)}, false},
 		"MutualUnknown": {"a client of another authority", true, 0, Config{CABundle: ours.pem(), ServerName: "hook.example", ClientCertificate: otherClient}, false},
 	}
 	for name, tc := range tests {
@@ -119,5 +122,41 @@ func TestTLS(t *testing.T) {
 				t.Errorf("%s: got %v, %v", tc.reason, d, err)
 			}
 		})
+	}
+}
+
+// A server that accepts and never says a word must not keep a goroutine and a
+// connection for every call.
+func TestMuteServer(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	client := newClient(t, Config{URL: "https://" + listener.Addr().String()})
+	if got := client.transport.TLSHandshakeTimeout; got != 10*time.Second {
+		t.Errorf("a handshake may take %v", got)
+	}
+	if got := newDialer(false).Timeout; got != 10*time.Second {
+		t.Errorf("a connection may take %v", got)
+	}
+	client.transport.TLSHandshakeTimeout = 100 * time.Millisecond
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if _, err := client.Admit(ctx, &admission.Request{}); KindOf(err) != KindTimeout {
+		t.Errorf("got %v", err)
+	}
+	conn, err := listener.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.SetReadDeadline(time.Now().Add(30 * time.Second))
+	if _, err := io.Copy(io.Discard, conn); err != nil {
+		t.Errorf("the client keeps the connection: %v", err)
+	}
+	// A call that waits longer hears of it.
+	if _, err := client.Admit(t.Context(), &admission.Request{}); KindOf(err) != KindTimeout {
+		t.Errorf("got %v", err)
 	}
 }

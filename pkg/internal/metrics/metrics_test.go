@@ -17,7 +17,9 @@ func TestExposition(t *testing.T) {
 	m.Conflicts.WithLabelValues("Workload").Inc()
 	m.Ungated.Inc()
 	m.Leading.Set(1)
-	RegisterHook(reg, "policy", late(2))
+	if _, err := RegisterHook(reg, "policy", late(2)); err != nil {
+		t.Fatal(err)
+	}
 	want := `# HELP dispatch_admission_check_writes_total Number of admission check entries written, by the state written.
 # TYPE dispatch_admission_check_writes_total counter
 dispatch_admission_check_writes_total{state="Ready"} 1
@@ -45,6 +47,36 @@ dispatch_admission_ungated_admissions_total 1
 	}
 	if problems, err := testutil.GatherAndLint(reg); err != nil || len(problems) > 0 {
 		t.Errorf("%v %v", problems, err)
+	}
+}
+
+// TestHookComesBack: a gate may be deleted and made again, with another hook.
+func TestHookComesBack(t *testing.T) {
+	reg := prometheus.NewPedanticRegistry()
+	unregister, err := RegisterHook(reg, "policy", late(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused, err := RegisterHook(reg, "policy", late(2))
+	if err == nil {
+		t.Error("registered twice")
+	}
+	refused() // must not touch the first
+	if _, err := RegisterHook(reg, "other", late(3)); err != nil {
+		t.Error(err)
+	}
+	unregister()
+	if _, err := RegisterHook(reg, "policy", late(4)); err != nil {
+		t.Error(err)
+	}
+	unregister() // must not touch the second
+	want := `# HELP dispatch_admission_hook_late_calls Number of hook calls that have not returned although their deadline has passed.
+# TYPE dispatch_admission_hook_late_calls gauge
+dispatch_admission_hook_late_calls{gate="other"} 3
+dispatch_admission_hook_late_calls{gate="policy"} 4
+`
+	if err := testutil.GatherAndCompare(reg, strings.NewReader(want)); err != nil {
+		t.Error(err)
 	}
 }
 

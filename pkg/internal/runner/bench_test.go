@@ -8,6 +8,10 @@ import (
 
 // BenchmarkAsk shows what asking adds to a hook in process. The difference to
 // "direct" is the overhead; "clone" is the part of it that copies the request.
+//
+// The target, 2 µs and 5 allocations at most, is for the small request. A
+// larger one costs its deep copy on top, which grows with its maps and pod
+// sets: compare "usual/ask" with "usual/clone".
 func BenchmarkAsk(b *testing.B) {
 	hook := answers(admission.Hold("freeze"))
 	labels := map[string]string{"example.com/team": "a", "example.com/cost-center": "4711"}

@@ -55,7 +55,7 @@ type Result uint8
 const (
 	Success Result = iota // it answered, whatever the answer
 	Failure               // it did not
-	Neither               // nothing can be said, since the caller gave up
+	Neither               // nothing can be said: the caller gave up, or only this request is to blame
 )
 
 // Ticket is handed out by Allow and handed back to Done.
@@ -66,6 +66,7 @@ type Ticket uint64
 func (b *Breaker) Allow(now time.Time) (Ticket, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.cap(now)
 	if b.state == BreakerOpen && !now.Before(b.until) {
 		b.enter(BreakerProbe)
 		return Ticket(b.epoch), true
@@ -99,7 +100,15 @@ func (b *Breaker) State(now time.Time) (BreakerState, time.Duration) {
 	if b.state != BreakerOpen {
 		return b.state, 0
 	}
+	b.cap(now)
 	return b.state, max(0, b.until.Sub(now))
+}
+
+// cap keeps a clock that went back from making the cool-down longer.
+func (b *Breaker) cap(now time.Time) {
+	if latest := now.Add(b.config.Cooldown); b.until.After(latest) {
+		b.until = latest
+	}
 }
 
 func (b *Breaker) close() {

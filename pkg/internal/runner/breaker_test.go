@@ -34,8 +34,8 @@ func TestBreaker(t *testing.T) {
 		"EmptyProbe": {"a probe that says nothing is tried again at once", []step{
 			{0, true, Failure, BreakerClosed}, {0, true, Failure, BreakerOpen}, {10, true, Neither, BreakerOpen}, {10, true, Success, BreakerClosed},
 		}},
-		"ClockBack": {"a clock that goes back keeps it open", []step{
-			{50, true, Failure, BreakerClosed}, {50, true, Failure, BreakerOpen}, {0, false, 0, BreakerOpen}, {60, true, Success, BreakerClosed},
+		"ClockBack": {"a clock that goes back begins a cool-down and no longer time", []step{
+			{50, true, Failure, BreakerClosed}, {50, true, Failure, BreakerOpen}, {0, false, 0, BreakerOpen}, {9, false, 0, BreakerOpen}, {10, true, Success, BreakerClosed},
 		}},
 	}
 	for name, tc := range tests {
@@ -88,6 +88,9 @@ func TestBreakerDefaults(t *testing.T) {
 	}
 	if state, left := b.State(now.Add(time.Second)); state != BreakerOpen || left != 29*time.Second {
 		t.Errorf("%s for %v after 5 failures", state, left)
+	}
+	if _, left := b.State(now.Add(-time.Hour)); left != 30*time.Second {
+		t.Errorf("open for %v after the clock went back", left)
 	}
 	never := NewBreaker(BreakerConfig{Failures: -1})
 	for range 100 {

@@ -2,6 +2,7 @@ package runner
 
 import (
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/dispatch-admission/dispatch-admission/pkg/admission"
@@ -15,8 +16,9 @@ type Cause string
 // count toward skipping the hook.
 const (
 	CauseNone        Cause = ""            // there is a verdict
-	CauseTimeout     Cause = "Timeout"     // the deadline of the call passed
+	CauseTimeout     Cause = "Timeout"     // the deadline of the call passed, or one that the hook has set
 	CauseError       Cause = "Error"       // the hook returned an error
+	CauseRequest     Cause = "Request"     // this request, or the answer to it, cannot be sent: too large
 	CausePanic       Cause = "Panic"       // the hook panicked or ended its goroutine
 	CauseInvalid     Cause = "Invalid"     // the changes are not valid or not on the allowlist
 	CauseCanceled    Cause = "Canceled"    // the caller gave up, or its own deadline passed
@@ -51,15 +53,54 @@ func (o Outcome) Verdict() (admission.Decision, bool) {
 type PanicError struct {
 	Value any
 	Stack []byte // of the goroutine of the hook
+
+	text string // of Value, taken in that goroutine
+}
+
+func newPanicError(value any, stack []byte) *PanicError {
+	return &PanicError{Value: value, Stack: stack, text: textOf(value)}
 }
 
 // Error returns the value without the stack.
-func (e *PanicError) Error() string { return fmt.Sprintf("the hook panicked: %v", e.Value) }
+func (e *PanicError) Error() string {
+	if e.text == "" {
+		return "the hook panicked: " + textOf(e.Value)
+	}
+	return "the hook panicked: " + e.text
+}
+
+// LogValue adds the stack, for package log/slog.
+func (e *PanicError) LogValue() slog.Value {
+	return slog.GroupValue(slog.String("error", e.Error()), slog.String("stack", string(e.Stack)))
+}
 
 // Unwrap returns the value when it is an error.
 func (e *PanicError) Unwrap() error {
 	err, _ := e.Value.(error)
 	return err
+}
+
+// hookError is an error of a hook with its text, which was taken when a panic
+// cost nothing: Error of a nil pointer in an interface panics each time.
+type hookError struct {
+	text string
+	err  error
+}
+
+func (e *hookError) Error() string { return e.text }
+
+func (e *hookError) Unwrap() error { return e.err }
+
+// textOf is the text of an error or of what a hook panicked with, whatever its
+// own methods do. Package fmt catches their panics, but not the panics in
+// those.
+func textOf(v any) (text string) {
+	defer func() {
+		if recover() != nil {
+			text = fmt.Sprintf("a %T that cannot be printed", v)
+		}
+	}()
+	return fmt.Sprint(v)
 }
 
 // FailurePolicy says what holds when there is no verdict.

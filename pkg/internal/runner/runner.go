@@ -34,7 +34,8 @@ type Config struct {
 	Allowlist Allowlist
 
 	// MaxLate is how many calls may run on past their end before the hook is
-	// not called any more; 0 means 100.
+	// not called any more; 0 means 100. It is looked at before a call, so the
+	// calls that are on their way when it is reached may come on top.
 	MaxLate int
 
 	// Now is the clock of the breaker and of Outcome.Took; nil means time.Now.
@@ -81,7 +82,7 @@ func New(hook admission.Hook, c Config) (*Runner, error) {
 func (r *Runner) Ask(ctx context.Context, req *admission.Request) Outcome {
 	start := r.config.Now()
 	o := r.ask(ctx, req, start)
-	o.Took = r.config.Now().Sub(start)
+	o.Took = max(0, r.config.Now().Sub(start)) // a clock may go back
 	return o
 }
 
@@ -92,11 +93,12 @@ func (r *Runner) ask(ctx context.Context, req *admission.Request, start time.Tim
 	if late := r.Late(); late >= r.config.MaxLate {
 		return Outcome{Cause: CauseBusy, Err: fmt.Errorf("not asked: %d calls have not returned", late)}
 	}
+	copied := req.Clone() // before the breaker, which must hear of each call that it allows
 	ticket, ok := r.breaker.Allow(start)
 	if !ok {
 		return Outcome{Cause: CauseBreakerOpen, Err: errors.New("not asked: skipped after too many failures")}
 	}
-	o := r.check(r.call(ctx, req))
+	o := r.check(r.call(ctx, copied))
 	r.breaker.Done(ticket, health(o.Cause), r.config.Now())
 	return o
 }
@@ -128,12 +130,13 @@ func (r *Runner) check(o Outcome) Outcome {
 
 // health says what a cause means to the breaker. An invalid decision is a
 // success: the hook is alive, and if it counted, one tenant whose changes are
-// refused could make the hook be skipped for all.
+// refused could make the hook be skipped for all. A request that cannot be
+// sent reached no hook, so it is not even that.
 func health(c Cause) Result {
 	switch c {
 	case CauseTimeout, CauseError, CausePanic:
 		return Failure
-	case CauseCanceled:
+	case CauseCanceled, CauseRequest:
 		return Neither
 	case CauseNone, CauseInvalid, CauseBreakerOpen, CauseBusy:
 	}

@@ -3,6 +3,8 @@ package runner
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"os"
 	"runtime"
 	"strings"
 	"testing"
@@ -47,6 +49,24 @@ func ignores(d time.Duration) admission.HookFunc {
 
 func with(c admission.Changes) admission.HookFunc { return answers(admission.AdmitWith(c)) }
 
+// brokenError is used through a nil pointer.
+type brokenError struct{ text string }
+
+func (e *brokenError) Error() string { return e.text }
+
+// selfish panics with itself, so that package fmt does not help.
+type selfish struct{}
+
+func (e selfish) Error() string { panic(e) }
+
+// leaving ends the goroutine that asks for its text.
+type leaving struct{}
+
+func (leaving) Error() string {
+	runtime.Goexit()
+	return ""
+}
+
 func newRunner(t *testing.T, hook admission.Hook, c Config) *Runner {
 	t.Helper()
 	r, err := New(hook, c)
@@ -74,7 +94,12 @@ func TestAsk(t *testing.T) {
 		"Deadline":    {"the caller goes on at the deadline", sleeps(3 * time.Second), Allowlist{}, Outcome{Cause: CauseTimeout, Took: 2 * time.Second}, "2s"},
 		"IgnoresCtx":  {"also when the hook does not", ignores(time.Minute), Allowlist{}, Outcome{Cause: CauseTimeout, Took: 2 * time.Second}, "2s"},
 		"Error":       {"the decision beside an error is ignored", fails(errBroken), Allowlist{}, Outcome{Cause: CauseError}, "no database"},
-		"OwnTimeout":  {"a timeout of the hook's own is an error", fails(context.DeadlineExceeded), Allowlist{}, Outcome{Cause: CauseError}, "deadline"},
+		"OwnTimeout":  {"a timeout of the hook's own is one, whatever the clock says", fails(context.DeadlineExceeded), Allowlist{}, Outcome{Cause: CauseTimeout}, "deadline"},
+		"NetTimeout":  {"so is one of a connection", fails(os.ErrDeadlineExceeded), Allowlist{}, Outcome{Cause: CauseTimeout}, "timeout"},
+		"TypedNil":    {"an error may panic when asked for its text", fails((*brokenError)(nil)), Allowlist{}, Outcome{Cause: CauseError}, "nil"},
+		"Selfish":     {"also in the text of that panic", fails(selfish{}), Allowlist{}, Outcome{Cause: CauseError}, "runner.selfish that cannot be printed"},
+		"SelfishBoom": {"the same for what a hook panics with", func(context.Context, *admission.Request) (admission.Decision, error) { panic(selfish{}) }, Allowlist{}, Outcome{Cause: CausePanic}, "runner.selfish that cannot be printed"},
+		"Leaving":     {"the text may end the goroutine", fails(leaving{}), Allowlist{}, Outcome{Cause: CausePanic}, "Goexit"},
 		"Panic":       {"a panic is caught", func(context.Context, *admission.Request) (admission.Decision, error) { panic("boom") }, Allowlist{}, Outcome{Cause: CausePanic}, "boom"},
 		"Goexit":      {"so is the end of the goroutine", func(context.Context, *admission.Request) (admission.Decision, error) { runtime.Goexit(); panic(1) }, Allowlist{}, Outcome{Cause: CausePanic}, "Goexit"},
 		"NilFunc":     {"a nil function panics", nil, Allowlist{}, Outcome{Cause: CausePanic}, "nil pointer"},
@@ -138,6 +163,14 @@ func TestPanicKeepsItsStack(t *testing.T) {
 	if !errors.As(o.Err, &p) || !strings.Contains(string(p.Stack), "runner_test.go") || !errors.Is(o.Err, errBroken) {
 		t.Errorf("got %v", o.Err)
 	}
+	var log strings.Builder
+	slog.New(slog.NewTextHandler(&log, nil)).Error("no verdict", "err", o.Err)
+	if text := log.String(); !strings.Contains(text, "runner_test.go") || !strings.Contains(text, "no database") {
+		t.Errorf("logged %s", text)
+	}
+	if text := (&PanicError{Value: "boom"}).Error(); !strings.Contains(text, "boom") {
+		t.Errorf("got %s", text)
+	}
 }
 
 func TestRequestIsACopy(t *testing.T) {
@@ -184,6 +217,7 @@ func TestResolve(t *testing.T) {
 		"Refuse":      {Outcome{Decision: admission.Refuse("a")}, result{admission.Refuse("a"), false}, result{admission.Refuse("a"), false}},
 		"Timeout":     {Outcome{Cause: CauseTimeout}, held, open},
 		"Error":       {Outcome{Cause: CauseError}, held, open},
+		"Request":     {Outcome{Cause: CauseRequest}, held, open},
 		"Panic":       {Outcome{Cause: CausePanic}, held, open},
 		"Invalid":     {Outcome{Cause: CauseInvalid}, held, open},
 		"BreakerOpen": {Outcome{Cause: CauseBreakerOpen}, held, open},

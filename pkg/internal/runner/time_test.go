@@ -100,16 +100,20 @@ func TestLateCalls(t *testing.T) {
 }
 
 func TestCanceledBefore(t *testing.T) {
-	ctx, cancel := context.WithCancelCause(t.Context())
-	cancel(errBroken)
-	var asked bool
-	r := newRunner(t, admission.HookFunc(func(context.Context, *admission.Request) (admission.Decision, error) {
-		asked = true
-		return admission.Admit(), nil
-	}), Config{})
-	if o := r.Ask(ctx, &admission.Request{}); o.Cause != CauseCanceled || !errors.Is(o.Err, errBroken) || asked {
-		t.Errorf("got %+v, asked %t", o, asked)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(errBroken)
+		var asked atomic.Bool
+		r := newRunner(t, admission.HookFunc(func(context.Context, *admission.Request) (admission.Decision, error) {
+			asked.Store(true)
+			return admission.Admit(), nil
+		}), Config{})
+		o := r.Ask(ctx, &admission.Request{})
+		synctest.Wait() // for a hook that nobody waits for
+		if o.Cause != CauseCanceled || !errors.Is(o.Err, errBroken) || asked.Load() {
+			t.Errorf("got %+v, asked %t", o, asked.Load())
+		}
+	})
 }
 
 // A flapping hook: the breaker opens after failures in a row, and only then.
