@@ -21,7 +21,6 @@ func TestGate(t *testing.T) {
 			"HoldAndRelease":         holdAndRelease,
 			"QuotaLostWithinASecond": quotaLostWithinASecond,
 			"TwoChecks":              twoChecks,
-			"HoldRace":               holdRace,
 			"CheckServedAtOnce":      checkServedAtOnce,
 			"CheckAppearsLate":       checkAppearsLate,
 			"NotGated":               notGated,
@@ -35,6 +34,12 @@ func TestGate(t *testing.T) {
 		}
 	})
 	gate.noNoise()
+}
+
+// TestHoldRace is a story of its own, because the gate may tell an ungated start.
+func TestHoldRace(t *testing.T) {
+	startLeading(t, run{name: "gate"})
+	holdRace(t)
 }
 
 // TestStartedPastKueue is a story of its own, because the gate warns in it.
@@ -77,6 +82,7 @@ func evictionByPriority(t *testing.T) {
 func activeOffAndOn(t *testing.T) {
 	threeStarts(t, unchanged, func(q *queue, job *trainer.TrainJob) {
 		setActive(q.t, job, false)
+		awaitEvicted(q.t, job)
 	}, func(q *queue, job *trainer.TrainJob) {
 		setActive(q.t, job, true)
 	})

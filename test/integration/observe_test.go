@@ -161,6 +161,12 @@ func awaitWorkload(t *testing.T, job client.Object, what string, ok func(*kueue.
 	return wl
 }
 
+// awaitEvicted waits until Kueue has evicted a job.
+func awaitEvicted(t *testing.T, job client.Object) {
+	t.Helper()
+	awaitWorkload(t, job, "is evicted", func(wl *kueue.Workload) bool { return has(wl, kueue.WorkloadEvicted) })
+}
+
 // has tells whether a condition of a Workload is true.
 func has(wl *kueue.Workload, condition string) bool {
 	return meta.IsStatusConditionTrue(wl.Status.Conditions, condition)

@@ -96,7 +96,11 @@ func start(t *testing.T, r run) *program {
 	}()
 	t.Cleanup(func() {
 		p.signal(syscall.SIGCONT)
-		p.signal(syscall.SIGKILL)
+		if t.Failed() {
+			p.signal(syscall.SIGQUIT) // shows what every goroutine is at
+		} else {
+			p.signal(syscall.SIGKILL)
+		}
 		<-p.done
 		if t.Failed() {
 			t.Logf("log of %s:\n%s", p.name, strings.Join(p.out.all(), "\n"))
