@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"log/slog"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -11,35 +12,33 @@ import (
 // reasonUngated is the reason of the event about a start that the gate missed.
 const reasonUngated = "UngatedAdmission"
 
-// report says what was done, after it was done. What is waited for is said once,
-// when the message in the Workload changes.
+// report says what was done, after it was done.
 func (g *Gate) report(ctx context.Context, snap *gate.Snapshot, plan gate.Plan) {
 	log := g.log.With("workload", snap.Workload.Namespace+"/"+snap.Workload.Name)
-	changed := plan.Checks != nil
-	switch plan.Case {
-	case gate.CaseOwnerGone:
-		log.InfoContext(ctx, "the trainjob of the workload does not exist", "trainjob", gate.TrainJobOwner(snap.Workload).Name)
-	case gate.CaseRunning:
-		if changed {
-			log.WarnContext(ctx, "the trainjob is not suspended although its workload waits", "trainjob", snap.TrainJob.Name)
-		}
-	case gate.CaseUsed:
-		if changed {
-			log.WarnContext(ctx, "the trainjob ran before Kueue started it; its admission count is used up", "trainjob", snap.TrainJob.Name)
-		}
-	case gate.CaseBadRecord:
-		if changed {
-			log.WarnContext(ctx, "the admission count of the trainjob cannot be raised", "trainjob", snap.TrainJob.Name, "reason", plan.Message)
-		}
-	case gate.CaseStale:
-		log.InfoContext(ctx, "took an answer back because the quota was lost")
-	case gate.CaseUngated:
-		g.ungated(ctx, snap, plan)
-	case gate.CaseNone, gate.CaseNotGated, gate.CaseOldPods, gate.CaseRaise, gate.CaseRaised, gate.CaseLate:
-		if changed {
-			log.DebugContext(ctx, "wrote the checks", "case", plan.Case)
-		}
+	if owner := gate.TrainJobOwner(snap.Workload); owner != nil {
+		log = log.With("trainjob", owner.Name)
 	}
+	switch {
+	case plan.Case == gate.CaseOwnerGone:
+		log.InfoContext(ctx, "the trainjob of the workload does not exist")
+	case plan.Case == gate.CaseUngated:
+		g.ungated(ctx, snap, plan)
+	case plan.Checks != nil:
+		log.Log(ctx, level(plan.Case), "wrote the checks", "case", plan.Case, "message", plan.Message)
+	}
+}
+
+// level is how much an operator should care for what the checks now say. A
+// finding is logged once, when the message in the Workload changes with it.
+func level(c gate.Case) slog.Level {
+	switch c {
+	case gate.CaseRunning, gate.CaseUsed, gate.CaseBadRecord:
+		return slog.LevelWarn
+	case gate.CaseStale:
+		return slog.LevelInfo
+	case gate.CaseNone, gate.CaseNotGated, gate.CaseOwnerGone, gate.CaseOldPods, gate.CaseRaise, gate.CaseRaised, gate.CaseLate, gate.CaseUngated:
+	}
+	return slog.LevelDebug
 }
 
 // ungated tells about a start whose pods carry no new A, once per start.

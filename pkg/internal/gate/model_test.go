@@ -172,6 +172,7 @@ func inModel(plan Plan) mPlan {
 }
 
 func TestModel(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct {
 		bounds mBounds
 		lossy  bool
