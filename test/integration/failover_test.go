@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"net/http"
 	"strings"
 	"syscall"
 	"testing"
@@ -15,43 +16,34 @@ import (
 
 const lostLease = "dispatch-admission: lost the leader-election Lease"
 
-// TestCrashBetweenWrites: the leader dies after A was raised and before the check
-// was answered. The next one answers, with the same A.
-func TestCrashBetweenWrites(t *testing.T) {
-	q := newQueue(t, unique("check"))
-	p := newProxy(t)
-	held := p.hold(q.in(checkWrite))
-	leader := startLeading(t, run{name: "leader", via: &p.endpoint, flags: brisk})
-	mark := auditMark(t)
-	job := q.submit(dispatchName())
-	<-held.arrived
-	wantCount(t, job, "1")
-	leader.kill()
+// TestCrash: the leader dies at one of its two writes. The next one finishes what
+// is left, and A rises once.
+func TestCrash(t *testing.T) {
+	for name, tc := range map[string]struct {
+		at    func(*http.Request) bool
+		count string // A when the leader dies
+	}{
+		"before the first write": {trainJobWrite, ""},
+		"between the two writes": {checkWrite, "1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			q := newQueue(t, unique("check"))
+			p := newProxy(t)
+			held := p.hold(q.in(tc.at))
+			leader := startLeading(t, run{name: "leader", via: &p.endpoint, flags: brisk})
+			mark := auditMark(t)
+			job := q.submit(dispatchName())
+			<-held.arrived
+			leader.kill()
+			wantCount(t, job, tc.count)
 
-	start(t, run{name: "next", flags: brisk})
-	q.awaitStart(job, "1")
-	wantCount(t, job, "1")
-	if raises := audit(t, mark, writesTo("trainjobs", q.name)); len(raises) != 1 {
-		t.Errorf("A was raised %d times", len(raises))
-	}
-}
-
-// TestCrashBeforeFirstWrite: the leader dies before A was raised.
-func TestCrashBeforeFirstWrite(t *testing.T) {
-	q := newQueue(t, unique("check"))
-	p := newProxy(t)
-	held := p.hold(q.in(trainJobWrite))
-	leader := startLeading(t, run{name: "leader", via: &p.endpoint, flags: brisk})
-	mark := auditMark(t)
-	job := q.submit(dispatchName())
-	<-held.arrived
-	leader.kill()
-	wantCount(t, job, "")
-
-	start(t, run{name: "next", flags: brisk})
-	q.awaitStart(job, "1")
-	if raises := audit(t, mark, writesTo("trainjobs", q.name)); len(raises) != 1 {
-		t.Errorf("A was raised %d times", len(raises))
+			start(t, run{name: "next", flags: brisk})
+			q.awaitStart(job, "1")
+			wantCount(t, job, "1")
+			if raises := audit(t, mark, writesTo("trainjobs", q.name)); len(raises) != 1 {
+				t.Errorf("A was raised %d times", len(raises))
+			}
+		})
 	}
 }
 

@@ -119,7 +119,9 @@ func (w *world) setUp(ctx context.Context, dir string) (err error) {
 	if err != nil {
 		return err
 	}
-	return errors.Join(w.cluster.Apply(ctx, fixtures), w.cluster.Apply(ctx, manifests))
+	runtimes := fmt.Sprintf(trainingRuntime, "two-nodes", cluster.RunAfter, "100ms") +
+		fmt.Sprintf(trainingRuntime, "never-ready", cluster.RunAfter, "1h")
+	return errors.Join(w.cluster.Apply(ctx, fixtures+runtimes), w.cluster.Apply(ctx, manifests))
 }
 
 // chart renders the chart without pods, which would be fakes here, and without
@@ -174,11 +176,14 @@ apiVersion: kueue.x-k8s.io/v1beta2
 kind: WorkloadPriorityClass
 metadata: {name: high}
 value: 1000
----
+`
+
+// trainingRuntime is a runtime of two nodes, whose pods get an annotation.
+const trainingRuntime = `---
 apiVersion: trainer.kubeflow.org/v1alpha1
 kind: ClusterTrainingRuntime
 metadata:
-  name: two-nodes
+  name: %s
   labels: {trainer.kubeflow.org/framework: torch}
 spec:
   mlPolicy: {numNodes: 2, torch: {}}
@@ -191,29 +196,7 @@ spec:
             labels: {trainer.kubeflow.org/trainjob-ancestor-step: trainer}
           spec:
             template:
-              spec:
-                containers:
-                - name: node
-                  image: example.com/train:1
-                  resources: {requests: {cpu: "1"}}
----
-apiVersion: trainer.kubeflow.org/v1alpha1
-kind: ClusterTrainingRuntime
-metadata:
-  name: never-ready
-  labels: {trainer.kubeflow.org/framework: torch}
-spec:
-  mlPolicy: {numNodes: 2, torch: {}}
-  template:
-    spec:
-      replicatedJobs:
-      - name: node
-        template:
-          metadata:
-            labels: {trainer.kubeflow.org/trainjob-ancestor-step: trainer}
-          spec:
-            template:
-              metadata: {annotations: {cluster.test/run-after: 1h}}
+              metadata: {annotations: {%s: %s}}
               spec:
                 containers:
                 - name: node
