@@ -2,6 +2,7 @@ package integration
 
 import (
 	"encoding/json"
+	"flag"
 	"strings"
 	"testing"
 
@@ -97,8 +98,8 @@ func TestZRights(t *testing.T) {
 		}
 		used[r.Verb+" "+r.resource()+"."+r.ObjectRef.APIGroup] = true
 	}
-	if !used["patch trainjobs.trainer.kubeflow.org"] {
-		t.Skip("no other test ran, so the audit log shows no use of the rights")
+	if pattern := flag.Lookup("test.run").Value.String(); pattern != "" {
+		t.Skipf("only the tests %q ran, so a right that was not used proves nothing", pattern)
 	}
 	var role rbacv1.ClusterRole
 	if err := shared.admin.Get(t.Context(), client.ObjectKey{Name: release}, &role); err != nil {
