@@ -196,6 +196,9 @@ func TestModel(t *testing.T) {
 	}
 }
 
+// mMost is well above the states of the largest exploration.
+const mMost = 1_000_000
+
 // explore visits every state that can be reached.
 func (m *model) explore(first mState) {
 	m.from[first] = mStep{}
@@ -204,6 +207,9 @@ func (m *model) explore(first mState) {
 		queue = queue[1:]
 		m.now = s
 		m.live(s)
+		if len(m.from) > mMost {
+			m.t.Fatalf("more than %d states: something changes for ever", mMost)
+		}
 		m.steps(s, func(step string, next mState) {
 			next = next.normal()
 			if _, ok := m.from[next]; ok {
