@@ -33,7 +33,7 @@ demo: ## Show the gate at work on a local cluster: held, released, evicted, star
 
 .PHONY: build
 build: ## Build the programs into bin/.
-	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
+	go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
 
 ##@ Tests
 

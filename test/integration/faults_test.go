@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -153,6 +154,37 @@ func limitedAccount(t *testing.T, name, without string) {
 	for _, b := range bindings.Items {
 		create(t, &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Name: name + "-" + b.Name, Namespace: namespace}, Subjects: subject, RoleRef: b.RoleRef})
 	}
+}
+
+// TestParameters: a check with parameters that this version does not know is not
+// active, so Kueue stops reserving quota; without them it is active at once. The
+// queue and the job are the documentation's example.
+func TestParameters(t *testing.T) {
+	const name = "dispatch-admission"
+	gate := startLeading(t, run{name: "gate"})
+	example, err := os.ReadFile(filepath.Join(root(), "docs", "examples", "gated-queue.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	newCheckWith(t, name, &kueue.AdmissionCheckParametersReference{APIGroup: "dispatch.phpboyscout.uk", Kind: "AdmissionGate", Name: "policy"})
+	awaitActive(t, name, metav1.ConditionFalse, "BadParameters")
+	gate.await(patience, "level=WARN", "the check cannot be served", "spec.parameters")
+	patch := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"parameters":null}}`))
+	check := &kueue.AdmissionCheck{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if err := shared.admin.Patch(t.Context(), check, patch); err != nil {
+		t.Fatal(err)
+	}
+	awaitActive(t, name, metav1.ConditionTrue, "ControllerStarted")
+	t.Cleanup(func() {
+		if _, err := shared.cluster.Kubectl(context.Background(), "delete", "--wait=false", "-f", filepath.Join(root(), "docs", "examples", "gated-queue.yaml"), "--ignore-not-found"); err != nil {
+			t.Log(err)
+		}
+	})
+	if err := shared.cluster.Apply(t.Context(), string(example)); err != nil {
+		t.Fatal(err)
+	}
+	job := &trainer.TrainJob{ObjectMeta: metav1.ObjectMeta{Name: "dj-01jdem00000000000000000000-s1", Namespace: "research"}}
+	awaitCount(t, job, "1")
 }
 
 // TestOwnerGone: Workloads whose TrainJob does not exist, or is another one of

@@ -80,7 +80,13 @@ func clusterQueue(name string, checks ...string) *kueue.ClusterQueue {
 // newCheck makes an AdmissionCheck of ours.
 func newCheck(t *testing.T, name string) {
 	t.Helper()
-	create(t, &kueue.AdmissionCheck{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: kueue.AdmissionCheckSpec{ControllerName: v1alpha1.ControllerName}})
+	newCheckWith(t, name, nil)
+}
+
+func newCheckWith(t *testing.T, name string, parameters *kueue.AdmissionCheckParametersReference) {
+	t.Helper()
+	create(t, &kueue.AdmissionCheck{ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: kueue.AdmissionCheckSpec{ControllerName: v1alpha1.ControllerName, Parameters: parameters}})
 }
 
 // newForeignCheck makes a check that only the test answers, and makes it active.

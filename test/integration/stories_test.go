@@ -9,6 +9,7 @@ import (
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
@@ -132,13 +133,20 @@ func twoChecks(t *testing.T) {
 func checkServedAtOnce(t *testing.T) {
 	name := unique("check")
 	newCheck(t, name)
-	eventually(t, 5*time.Second, "the new check is active", func() error {
+	awaitActive(t, name, metav1.ConditionTrue, "ControllerStarted")
+}
+
+// awaitActive waits for what a check's condition Active says. It is written at
+// once, so the patience is short.
+func awaitActive(t *testing.T, name string, status metav1.ConditionStatus, reason string) {
+	t.Helper()
+	eventually(t, 5*time.Second, fmt.Sprintf("check %s: Active is %s, %s", name, status, reason), func() error {
 		var check kueue.AdmissionCheck
 		if err := shared.admin.Get(t.Context(), client.ObjectKey{Name: name}, &check); err != nil {
 			return err
 		}
 		c := meta.FindStatusCondition(check.Status.Conditions, kueue.AdmissionCheckActive)
-		if c == nil || c.Status != "True" || c.Reason != "ControllerStarted" {
+		if c == nil || c.Status != status || c.Reason != reason {
 			return fmt.Errorf("condition %+v", c)
 		}
 		return nil

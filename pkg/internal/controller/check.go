@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -28,6 +29,7 @@ type Checks struct {
 	cached client.Reader
 	writer client.Client
 	held   func() error
+	log    *slog.Logger
 }
 
 // Reconcile looks at one AdmissionCheck.
@@ -69,6 +71,11 @@ func (c *Checks) ensureActive(ctx context.Context, check *kueue.AdmissionCheck) 
 	}
 	if err != nil {
 		return fmt.Errorf("admission check %q: writing the condition %s: %w", check.Name, kueue.AdmissionCheckActive, err)
+	}
+	if want.Status == metav1.ConditionTrue {
+		c.log.InfoContext(ctx, "the check is active", "admissioncheck", check.Name)
+	} else {
+		c.log.WarnContext(ctx, "the check cannot be served", "admissioncheck", check.Name, "reason", want.Message)
 	}
 	return nil
 }

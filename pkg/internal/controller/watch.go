@@ -50,7 +50,7 @@ func Setup(ctx context.Context, mgr manager.Manager, o Options) error {
 	if err := setupCache(ctx, mgr); err != nil {
 		return err
 	}
-	checks := &Checks{cached: mgr.GetClient(), writer: mgr.GetClient(), held: o.Held}
+	checks := &Checks{cached: mgr.GetClient(), writer: mgr.GetClient(), held: o.Held, log: o.Log}
 	g := &Gate{
 		cached: mgr.GetClient(), live: mgr.GetAPIReader(), writer: mgr.GetClient(), held: o.Held,
 		log: o.Log, events: mgr.GetEventRecorder("dispatch-admission"), metrics: o.Metrics,

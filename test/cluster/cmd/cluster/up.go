@@ -64,7 +64,7 @@ func alreadyUp(r request) (bool, error) {
 // announce prints the line to copy, and what to do next.
 func announce(r request, s *cluster.State) {
 	fmt.Fprintf(r.stdout, "export KUBECONFIG=%s\n", s.Kubeconfig)
-	fmt.Fprintf(r.stderr, "next: %s get nodes; then apply a ClusterQueue. End it with: down%s\n",
+	fmt.Fprintf(r.stderr, "next: %s get nodes; then apply docs/examples/gated-queue.yaml. End it with: make cluster-down, or down%s\n",
 		filepath.Join(s.Bin, "kubectl"), nameFlag(r))
 }
 
