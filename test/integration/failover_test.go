@@ -33,7 +33,7 @@ func TestCrash(t *testing.T) {
 			leader := startLeading(t, run{name: "leader", via: &p.endpoint, flags: brisk})
 			mark := auditMark(t)
 			job := q.submit(dispatchName())
-			<-held.arrived
+			held.await(t)
 			leader.kill()
 			wantCount(t, job, tc.count)
 
@@ -88,7 +88,7 @@ func TestPausedLeader(t *testing.T) {
 	held := p.hold(q.in(checkWrite))
 	paused := startLeading(t, run{name: "paused", via: &p.endpoint, flags: brisk})
 	job := q.submit(dispatchName())
-	<-held.arrived
+	held.await(t)
 	paused.signal(syscall.SIGSTOP)
 	before := p.written()
 
@@ -146,7 +146,7 @@ func TestEvictedBetweenWrites(t *testing.T) {
 	held := p.hold(q.in(checkWrite))
 	gate := startLeading(t, run{name: "gate", via: &p.endpoint})
 	job := q.submit(dispatchName())
-	<-held.arrived
+	held.await(t)
 	setActive(t, job, false)
 	awaitWorkload(t, job, "loses its quota", func(wl *kueue.Workload) bool {
 		return has(wl, kueue.WorkloadEvicted) && !has(wl, kueue.WorkloadQuotaReserved)

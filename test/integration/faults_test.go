@@ -30,7 +30,7 @@ func TestForeignPatch(t *testing.T) {
 	held := p.hold(q.in(trainJobWrite))
 	gate := startLeading(t, run{name: "gate", via: &p.endpoint})
 	job := q.submit(dispatchName())
-	<-held.arrived
+	held.await(t)
 	foreign := client.RawPatch(types.ApplyPatchType, []byte(`{"apiVersion":"trainer.kubeflow.org/v1alpha1","kind":"TrainJob","metadata":{"name":"`+job.Name+`","namespace":"`+q.name+`"},
 		"spec":{"runtimePatches":[{"manager":"example.com/other","trainingRuntimeSpec":{"template":{"spec":{"replicatedJobs":[{"name":"node","template":{"spec":{"template":{"metadata":{"labels":{"example.com/kept":"yes"}}}}}}]}}}}]}}`))
 	if err := shared.admin.Patch(t.Context(), job.DeepCopy(), foreign, client.FieldOwner("somebody"), client.ForceOwnership); err != nil {

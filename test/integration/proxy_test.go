@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/dispatch-admission/dispatch-admission/test/cluster"
 )
@@ -140,6 +141,16 @@ func (p *proxy) add(r *rule) *rule {
 // closing release lets it go.
 func (p *proxy) hold(match func(*http.Request) bool) *rule {
 	return p.add(&rule{match: match, arrived: make(chan struct{}), release: make(chan struct{}), left: 1})
+}
+
+// await waits until the request that a hold is for has come.
+func (r *rule) await(t *testing.T) {
+	t.Helper()
+	select {
+	case <-r.arrived:
+	case <-time.After(patience):
+		t.Fatalf("the request to hold did not come within %s", patience)
+	}
 }
 
 // fail answers the next n requests that match with an HTTP status.
