@@ -60,19 +60,20 @@ func (d *demo) output(ctx context.Context, name string, args ...string) (string,
 	return out.String(), nil
 }
 
-// await waits until a kubectl command prints what is wanted.
+// await waits until a kubectl command prints the wanted words.
 func (d *demo) await(ctx context.Context, want string, args ...string) error {
 	deadline := time.Now().Add(patience)
 	for {
-		got, err := d.output(ctx, "kubectl", args...)
-		if err == nil && strings.TrimSpace(got) == want {
+		out, err := d.output(ctx, "kubectl", args...)
+		got := strings.Join(strings.Fields(out), " ")
+		if err == nil && got == want {
 			return nil
 		}
-		if err != nil && time.Now().After(deadline) {
-			return err
-		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("kubectl %s still prints %q instead of %q; the log of the gate is %s", shown(args), got, want, d.log.Name())
+			if err == nil {
+				err = fmt.Errorf("kubectl %s still prints %q instead of %q", shown(args), got, want)
+			}
+			return err
 		}
 		select {
 		case <-ctx.Done():
@@ -85,24 +86,6 @@ func (d *demo) await(ctx context.Context, want string, args ...string) error {
 // awaitPods waits until the pods of a TrainJob carry the given counts, one word a
 // pod.
 func (d *demo) awaitPods(ctx context.Context, job, counts string) error {
-	deadline := time.Now().Add(patience)
-	for {
-		out, err := d.output(ctx, "kubectl", "-n", "research", "get", "pods", "-l", "jobset.sigs.k8s.io/jobset-name="+job,
-			"--no-headers", "-o", "custom-columns=A:"+countPath)
-		got := strings.Join(strings.Fields(out), " ")
-		if err == nil && got == counts {
-			return nil
-		}
-		if err != nil && time.Now().After(deadline) {
-			return err
-		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("the pods of %s carry %q instead of %q; the log of the gate is %s", job, got, counts, d.log.Name())
-		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(200 * time.Millisecond):
-		}
-	}
+	return d.await(ctx, counts, "-n", "research", "get", "pods", "-l", "jobset.sigs.k8s.io/jobset-name="+job,
+		"--no-headers", "-o", "custom-columns=A:"+countPath)
 }

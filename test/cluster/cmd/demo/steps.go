@@ -80,7 +80,7 @@ func (d *demo) install(ctx context.Context) error {
 	if err := d.startGate(ctx); err != nil {
 		return err
 	}
-	if err := d.await(ctx, "training\tTrue", "get", "clusterqueue", "training", "-o", `jsonpath={.metadata.name}{"\t"}{.status.conditions[?(@.type=="Active")].status}`); err != nil {
+	if err := d.await(ctx, "training True", "get", "clusterqueue", "training", "-o", `jsonpath={.metadata.name}{" "}{.status.conditions[?(@.type=="Active")].status}`); err != nil {
 		return err
 	}
 	return d.kubectl(ctx, "get", "admissionchecks,clusterqueues", "-o", "custom-columns=KIND:.kind,NAME:.metadata.name,ACTIVE:.status.conditions[?(@.type==\"Active\")].status,REASON:.status.conditions[?(@.type==\"Active\")].reason")
