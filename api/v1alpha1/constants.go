@@ -26,6 +26,32 @@ const (
 	// keeps pod template annotations.
 	AdmissionAttemptAnnotation = "dispatch.phpboyscout.uk/admission-attempt"
 
+	// ServiceAccountAnnotation and PriorityClassAnnotation are pod annotations by
+	// which the gate passes on what a hook chose. The MutatingAdmissionPolicy of
+	// the chart turns them into fields of the pod; Kueue has no way to.
+	ServiceAccountAnnotation = "dispatch.phpboyscout.uk/service-account"
+	PriorityClassAnnotation  = "dispatch.phpboyscout.uk/priority-class"
+
+	// PodPolicyName is the name of that MutatingAdmissionPolicy and of its
+	// binding. There is one in a cluster, whatever the releases are called.
+	PodPolicyName = "pods.dispatch.phpboyscout.uk"
+
+	// HoldAnnotation is the annotation of a Workload that keeps, for each check
+	// whose hook holds it, since when and how often it has been offered.
+	HoldAnnotation = "dispatch.phpboyscout.uk/hold"
+
+	// WorkloadHeld and WorkloadRefused are conditions of a Workload that say what
+	// a hook decided. Kueue overwrites the messages of checks, but not these.
+	WorkloadHeld    = "dispatch.phpboyscout.uk/Held"
+	WorkloadRefused = "dispatch.phpboyscout.uk/Refused"
+
+	// KeepDetachedAnnotation is the annotation of an AdmissionCheck of ours that
+	// names the ClusterQueues, with commas between, that people have taken it out
+	// of: the controller neither puts it back nor calls it lost. KeepAllDetached
+	// stands for every queue.
+	KeepDetachedAnnotation = "dispatch.phpboyscout.uk/keep-detached"
+	KeepAllDetached        = "*"
+
 	// DefaultLeaseNamespace and DefaultLeaseName name the leader election
 	// Lease unless flags say otherwise.
 	DefaultLeaseNamespace = "dispatch-system"
