@@ -68,7 +68,9 @@ type Request struct {
 	// MaxRunTimeSeconds is the limit of the job's run time; 0 means no limit.
 	MaxRunTimeSeconds int64 `json:"maxRunTimeSeconds,omitempty"`
 
-	// CreationTime is when the job was created; zero when not known.
+	// CreationTime is when the job was created; zero when not known. For kinds
+	// of job that the caller does not read, it is when Workload was created:
+	// right after the job, or later if the queue had to make another one.
 	CreationTime time.Time `json:"creationTime,omitzero"`
 
 	// HeldSince is when a hook first held this job without having admitted it

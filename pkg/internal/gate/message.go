@@ -1,9 +1,13 @@
 package gate
 
 import (
+	"fmt"
 	"regexp"
 	"strings"
+	"time"
 	"unicode/utf8"
+
+	"github.com/dispatch-admission/dispatch-admission/pkg/internal/hold"
 )
 
 // Messages of our checks. People whose jobs wait read them in the Workload and,
@@ -18,7 +22,16 @@ const (
 	MessageOldPods   = "Waiting until Trainer and JobSet report that the earlier start has stopped; only then the admission count can be raised."
 	MessageUsed      = "The TrainJob ran before Kueue started it; the admission count is raised again before its next start."
 	MessageFault     = "The admission count cannot be written for now because of a fault in the cluster; the log of the gate has the details. It is tried again."
-	MessageRunning   = "The TrainJob is not suspended although its Workload waits, so the admission count cannot be raised; set spec.suspend of the TrainJob to true."
+	MessageUngated   = "Kueue started this job although its admission count was not raised for this start; it is evicted, to start again gated."
+	MessageReleased  = "The job is not held any more."
+	MessageQuota     = "The quota was given back, because others wait for it; Kueue offers the job again when the hook is to be asked next."
+
+	MessageRequeue = "The check that kept the Workload out of the queue was set back."
+
+	MessagePodsUnknown = "Waiting until the pods of earlier starts are known; this takes a moment after the gate has started. If it stays, the log of the gate says what it may not watch."
+	MessageNotStopped  = "Waiting until JobSet and its Jobs report that the earlier start has stopped; until then more of its pods can appear."
+
+	MessageRunning = "The TrainJob is not suspended although its Workload waits, so the admission count cannot be raised; set spec.suspend of the TrainJob to true."
 )
 
 // MessageLimit is the most bytes of a message. Kueue puts messages into events,
@@ -40,6 +53,89 @@ func Message(text string) string {
 		cut--
 	}
 	return text[:cut] + ellipsis
+}
+
+// Reasons of our conditions.
+const (
+	reasonHeld     = "HookHold"
+	reasonReleased = "Released"
+	reasonRefused  = "HookRefused"
+)
+
+func messageHeld(p *Policy, reason string) string {
+	return Message(fmt.Sprintf("Held by the hook of AdmissionGate %q: %s", p.Name, reason))
+}
+
+func messageAsking(p *Policy) string {
+	return fmt.Sprintf("Waiting for the answer of the hook of AdmissionGate %q.", p.Name)
+}
+
+func messageNoVerdict(p *Policy, problem string) string {
+	if problem != "" {
+		return Message(fmt.Sprintf("Waiting: what the hook of AdmissionGate %q answered cannot be done: %s; it is asked again.", p.Name, problem))
+	}
+	return Message(fmt.Sprintf("Waiting: the hook of AdmissionGate %q gave no verdict; it is asked again. The log of the gate has the details.", p.Name))
+}
+
+func messageFailedOpen(p *Policy, problem string) string {
+	if problem != "" {
+		return Message(fmt.Sprintf("Admitted without a verdict (failurePolicy Admit): what the hook of AdmissionGate %q answered cannot be done: %s", p.Name, problem))
+	}
+	return Message(fmt.Sprintf("Admitted without a verdict (failurePolicy Admit): the hook of AdmissionGate %q gave none.", p.Name))
+}
+
+func messageAdmitted(p *Policy) string {
+	return fmt.Sprintf("Admitted by the hook of AdmissionGate %q.", p.Name)
+}
+
+func messageAdmittedWith(p *Policy) string {
+	return fmt.Sprintf("Admitted with changes by the hook of AdmissionGate %q.", p.Name)
+}
+
+func messageReleased(p *Policy) string {
+	return fmt.Sprintf("The hook of AdmissionGate %q holds the job no more.", p.Name)
+}
+
+func messageHookRefused(p *Policy, reason string) string {
+	return Message(fmt.Sprintf("Refused by the hook of AdmissionGate %q: %s", p.Name, reason))
+}
+
+func messageSpent(p *Policy, reason string) string {
+	return Message(fmt.Sprintf("Refused, because the hook of AdmissionGate %q has held the job for its whole window of %s: %s",
+		p.Name, p.Hook.Terms.Window, reason))
+}
+
+// messageAudited says what an audited hook would have decided, and the name of
+// that decision.
+func messageAudited(p *Policy, a Answer) (message, decision string) {
+	if !a.Verdict {
+		return fmt.Sprintf("Admitted (mode Audit): the hook of AdmissionGate %q gave no verdict.", p.Name), "NoVerdict"
+	}
+	decision = a.Decision.Kind().String()
+	reason, held := a.Decision.Held()
+	if !held {
+		reason, _ = a.Decision.Refused()
+	}
+	if reason != "" {
+		reason = ": " + reason
+	}
+	return Message(fmt.Sprintf("Admitted (mode Audit): the hook of AdmissionGate %q answered %s%s", p.Name, decision, reason)), decision
+}
+
+// describe says all that people need to know of a hold. The times in it are fixed
+// for as long as the hook answers the same.
+func describe(e hold.Entry, p *Policy) string {
+	text := strings.TrimSuffix(e.Message, ".") + ". Held since " + e.Since.Format(time.RFC3339) + "."
+	if !e.Until.IsZero() {
+		text += " The hook is asked again at " + e.Until.Format(time.RFC3339) + "."
+	}
+	if p == nil || p.Hook == nil {
+		return text
+	}
+	if end, ok := e.End(p.Hook.Terms); ok {
+		text += " The job is refused if it is still held at " + end.Format(time.RFC3339) + "."
+	}
+	return text
 }
 
 func messageBadRecord(err error) string {

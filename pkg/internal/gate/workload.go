@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
+	"github.com/dispatch-admission/dispatch-admission/api/v1alpha1"
 	"github.com/dispatch-admission/dispatch-admission/pkg/internal/fence"
 )
 
@@ -23,11 +24,14 @@ type Phase string
 
 const (
 	// PhaseEnded is a Workload that nothing may be written to: finished,
-	// deleted, deactivated, or evicted and not yet offered again. Between an
-	// eviction and the release of its quota, QuotaReserved is still true; an
-	// answer written there would wedge the Workload or be used for the next
-	// attempt.
+	// deleted or deactivated.
 	PhaseEnded Phase = "Ended"
+	// PhaseEvicted is a Workload that was evicted and has no new quota yet.
+	// Between an eviction and the release of its quota, QuotaReserved is still
+	// true; an answer written there would wedge the Workload or be used for the
+	// next attempt. All that is written here is what keeps a held Workload from
+	// taking quota again at once, see park.
+	PhaseEvicted Phase = "Evicted"
 	// PhaseQueued is a Workload without quota.
 	PhaseQueued Phase = "Queued"
 	// PhaseReserved is a Workload with quota that waits for its checks.
@@ -41,9 +45,10 @@ const (
 func PhaseOf(wl *kueue.Workload) Phase {
 	is := func(condition string) bool { return meta.IsStatusConditionTrue(wl.Status.Conditions, condition) }
 	switch {
-	case wl.DeletionTimestamp != nil, wl.Spec.Active != nil && !*wl.Spec.Active,
-		is(kueue.WorkloadFinished), is(kueue.WorkloadEvicted):
+	case wl.DeletionTimestamp != nil, wl.Spec.Active != nil && !*wl.Spec.Active, is(kueue.WorkloadFinished):
 		return PhaseEnded
+	case is(kueue.WorkloadEvicted):
+		return PhaseEvicted
 	case is(kueue.WorkloadAdmitted):
 		return PhaseAdmitted
 	case is(kueue.WorkloadQuotaReserved):
@@ -51,6 +56,12 @@ func PhaseOf(wl *kueue.Workload) Phase {
 	default:
 		return PhaseQueued
 	}
+}
+
+// inactive tells whether a Workload was deactivated, and may be activated again.
+func inactive(wl *kueue.Workload) bool {
+	return wl.DeletionTimestamp == nil && wl.Spec.Active != nil && !*wl.Spec.Active &&
+		!meta.IsStatusConditionTrue(wl.Status.Conditions, kueue.WorkloadFinished)
 }
 
 // TrainJobOwner is the reference to the TrainJob that a Workload was made for,
@@ -66,23 +77,40 @@ func TrainJobOwner(wl *kueue.Workload) *metav1.OwnerReference {
 	return owner
 }
 
+// Owner is the reference to what a Workload was made for: its controller, or for
+// a group of pods the first of them; nil if there is none.
+func Owner(wl *kueue.Workload) *metav1.OwnerReference {
+	if owner := metav1.GetControllerOfNoCopy(wl); owner != nil {
+		return owner
+	}
+	if len(wl.OwnerReferences) > 0 {
+		return &wl.OwnerReferences[0]
+	}
+	return nil
+}
+
 // Waiting names the checks of a Workload, ours or not, that the gate might have
 // to write to. It is the index by which a full pass finds the few Workloads
 // that wait among the many that do not.
 func Waiting(wl *kueue.Workload) []string {
-	var state kueue.CheckState
+	var waits func(kueue.CheckState) bool
 	switch PhaseOf(wl) {
 	case PhaseQueued:
-		state = kueue.CheckStateReady
+		waits = func(s kueue.CheckState) bool { return s == kueue.CheckStateReady || s == kueue.CheckStateRetry }
 	case PhaseAdmitted:
-		state = kueue.CheckStatePending
+		waits = func(s kueue.CheckState) bool { return s == kueue.CheckStatePending }
 	case PhaseReserved:
+		waits = func(kueue.CheckState) bool { return true }
+	case PhaseEvicted:
+		held := meta.IsStatusConditionTrue(wl.Status.Conditions, v1alpha1.WorkloadHeld)
+		waits = func(kueue.CheckState) bool { return held }
 	case PhaseEnded:
-		return nil
+		held := inactive(wl) && meta.IsStatusConditionTrue(wl.Status.Conditions, v1alpha1.WorkloadHeld)
+		waits = func(s kueue.CheckState) bool { return held && s == kueue.CheckStateRetry }
 	}
 	var names []string
 	for _, c := range wl.Status.AdmissionChecks {
-		if state == "" || c.State == state {
+		if waits(c.State) {
 			names = append(names, string(c.Name))
 		}
 	}
