@@ -30,6 +30,8 @@ type Checks struct {
 	writer client.Client
 	held   func() error
 	log    *slog.Logger
+
+	policies *policies
 }
 
 // Reconcile looks at one AdmissionCheck.
@@ -50,7 +52,11 @@ func (c *Checks) ensureActive(ctx context.Context, check *kueue.AdmissionCheck) 
 	if check.DeletionTimestamp != nil {
 		return nil
 	}
-	want, right := activeCondition(check)
+	_, broken, err := c.policies.ofCheck(ctx, check)
+	if err != nil {
+		return err
+	}
+	want, right := activeCondition(check, broken)
 	if right {
 		return nil
 	}
@@ -81,8 +87,8 @@ func (c *Checks) ensureActive(ctx context.Context, check *kueue.AdmissionCheck) 
 }
 
 // activeCondition is the condition Active that a check should have, and whether
-// it has it.
-func activeCondition(check *kueue.AdmissionCheck) (want metav1.Condition, right bool) {
+// it has it. broken says why it cannot be served, if it cannot.
+func activeCondition(check *kueue.AdmissionCheck, broken string) (want metav1.Condition, right bool) {
 	want = metav1.Condition{
 		Type:               kueue.AdmissionCheckActive,
 		Status:             metav1.ConditionTrue,
@@ -90,22 +96,12 @@ func activeCondition(check *kueue.AdmissionCheck) (want metav1.Condition, right 
 		Message:            "The readmission gate serves this check.",
 		ObservedGeneration: check.Generation,
 	}
-	if text := broken(check); text != "" {
-		want.Status, want.Reason, want.Message = metav1.ConditionFalse, reasonBadParameters, text
+	if broken != "" {
+		want.Status, want.Reason, want.Message = metav1.ConditionFalse, reasonBadParameters, broken
 	}
 	conditions := slices.Clone(check.Status.Conditions)
 	right = !meta.SetStatusCondition(&conditions, want)
 	return *meta.FindStatusCondition(conditions, want.Type), right
-}
-
-// broken says why a check cannot be served; empty if it can.
-func broken(check *kueue.AdmissionCheck) string {
-	p := check.Spec.Parameters
-	if p == nil {
-		return ""
-	}
-	return fmt.Sprintf("spec.parameters names the %s %q of %s, which this version does not know; remove spec.parameters for the plain readmission gate.",
-		p.Kind, p.Name, p.APIGroup)
 }
 
 func isOurs(check *kueue.AdmissionCheck) bool {

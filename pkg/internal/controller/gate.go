@@ -1,18 +1,16 @@
 // Package controller is the readmission gate on the wire: it watches, takes a
 // snapshot, asks package gate for a plan and carries the plan out. It is the
-// only package that reads or writes the cluster.
+// only package of the controller that reads or writes the cluster.
 package controller
 
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/flowcontrol"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -20,6 +18,7 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	"github.com/dispatch-admission/dispatch-admission/pkg/internal/gate"
+	"github.com/dispatch-admission/dispatch-admission/pkg/internal/hooks"
 	"github.com/dispatch-admission/dispatch-admission/pkg/internal/lease"
 	"github.com/dispatch-admission/dispatch-admission/pkg/internal/metrics"
 )
@@ -50,6 +49,12 @@ type Gate struct {
 	metrics *metrics.Metrics
 	memory  *memory
 	backoff *flowcontrol.Backoff
+
+	policies *policies
+	hooks    *hooks.Hooks
+	pods     *podWatch
+	// again queues a Workload; set once its controller runs.
+	again atomic.Pointer[func(reconcile.Request)]
 }
 
 // Reconcile looks at one Workload and does what it needs.
@@ -95,7 +100,7 @@ func (g *Gate) behind(snap gate.Snapshot) bool {
 func (g *Gate) decide(ctx context.Context, snap *gate.Snapshot) (gate.Plan, error) {
 	uid := snap.Workload.UID
 	snap.Loss = g.memory.read(uid).loss
-	plan := gate.Decide(*snap, time.Now())
+	plan := g.plan(snap)
 	if !plan.Case.NeedsFreshTrainJob() {
 		g.memory.unsuspect(uid)
 		return plan, nil
@@ -117,7 +122,7 @@ func (g *Gate) decide(ctx context.Context, snap *gate.Snapshot) (gate.Plan, erro
 		return plan, err
 	}
 	snap.TrainJob = job
-	plan = gate.Decide(*snap, time.Now())
+	plan = g.plan(snap)
 	g.memory.settle(uid, plan.Case)
 	return plan, nil
 }
@@ -134,9 +139,9 @@ func (g *Gate) fault(ctx context.Context, snap gate.Snapshot, plan gate.Plan, er
 		g.log.ErrorContext(ctx, "a workload cannot be served for now", "workload", wl.Namespace+"/"+wl.Name, "error", err)
 	}
 	if plan.Raise != nil && g.backoff.Get(string(wl.UID)) >= faultTold {
-		if checks := snap.Faulted(plan, time.Now()).Checks; checks != nil {
+		if faulted := snap.Faulted(plan, time.Now()); faulted.Checks != nil {
 			// If this fails too, nothing more can be done for now.
-			_ = g.writeChecks(ctx, wl, checks)
+			_ = g.writeChecks(ctx, wl, faulted)
 		}
 	}
 	return g.retry(wl)
@@ -147,39 +152,4 @@ func (g *Gate) retry(wl *kueue.Workload) reconcile.Result {
 	id := string(wl.UID)
 	g.backoff.Next(id, time.Now())
 	return reconcile.Result{RequeueAfter: g.backoff.Get(id)}
-}
-
-// snapshot reads what a decision needs, from the informers alone.
-func (g *Gate) snapshot(ctx context.Context, key types.NamespacedName) (gate.Snapshot, error) {
-	var wl kueue.Workload
-	if err := g.cached.Get(ctx, key, &wl); err != nil {
-		return gate.Snapshot{}, fmt.Errorf("reading the workload: %w", err)
-	}
-	checks, err := ourChecks(ctx, g.cached)
-	if err != nil {
-		return gate.Snapshot{}, err
-	}
-	snap := gate.Snapshot{Workload: &wl, Checks: map[kueue.AdmissionCheckReference]gate.Check{}}
-	for i := range checks {
-		snap.Checks[kueue.AdmissionCheckReference(checks[i].Name)] = gate.Check{Broken: broken(&checks[i])}
-	}
-	if owner := gate.TrainJobOwner(&wl); owner != nil {
-		if snap.TrainJob, err = trainJob(ctx, g.cached, wl.Namespace, owner.Name); err != nil {
-			return gate.Snapshot{}, err
-		}
-	}
-	return snap, nil
-}
-
-// trainJob reads a TrainJob; nil if there is none.
-func trainJob(ctx context.Context, r client.Reader, namespace, name string) (*trainer.TrainJob, error) {
-	var job trainer.TrainJob
-	err := r.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, &job)
-	if apierrors.IsNotFound(err) {
-		return nil, nil //nolint:nilnil // absence is one of the facts that a decision rests on
-	}
-	if err != nil {
-		return nil, fmt.Errorf("reading the trainjob: %w", err)
-	}
-	return &job, nil
 }

@@ -1,11 +1,13 @@
 package controller
 
 import (
+	"maps"
 	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	"github.com/dispatch-admission/dispatch-admission/pkg/internal/fence"
 	"github.com/dispatch-admission/dispatch-admission/pkg/internal/gate"
@@ -36,6 +38,8 @@ type note struct {
 	settled   bool
 	// fault is the fault that was logged last, empty once a write succeeded.
 	fault string
+	// placed is what each check gave to the pods of the last start.
+	placed map[kueue.AdmissionCheckReference][]kueue.PodSetUpdate
 }
 
 func newMemory() *memory {
@@ -141,6 +145,23 @@ func (m *memory) succeed(uid types.UID) {
 	if m.read(uid).fault != "" {
 		m.edit(uid, func(n *note) { n.fault = "" })
 	}
+}
+
+// place remembers what a check gives to the pods of a start, and returns what it
+// gave to those of the start before.
+func (m *memory) place(uid types.UID, check kueue.AdmissionCheckReference, updates []kueue.PodSetUpdate) (before []kueue.PodSetUpdate) {
+	if before = m.read(uid).placed[check]; len(before) == 0 && len(updates) == 0 {
+		return nil
+	}
+	m.edit(uid, func(n *note) {
+		placed := maps.Clone(n.placed)
+		if placed == nil {
+			placed = map[kueue.AdmissionCheckReference][]kueue.PodSetUpdate{}
+		}
+		placed[check] = updates
+		n.placed = placed
+	})
+	return before
 }
 
 // wrote remembers the resource version that a write made.

@@ -2,11 +2,14 @@ package controller
 
 import (
 	"context"
+	"crypto/tls"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -18,18 +21,25 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
+	"github.com/dispatch-admission/dispatch-admission/api/v1alpha1"
 	"github.com/dispatch-admission/dispatch-admission/pkg/internal/gate"
+	"github.com/dispatch-admission/dispatch-admission/pkg/internal/hooks"
 	"github.com/dispatch-admission/dispatch-admission/pkg/internal/metrics"
+	"github.com/dispatch-admission/dispatch-admission/pkg/internal/wiring"
 )
 
-// Indexes of cached Workloads. Both hold waiting Workloads only.
+// Indexes of cached Workloads. They hold waiting Workloads only.
 const (
 	// indexCheck is by the names of the checks that a Workload may wait for.
 	indexCheck = "waiting-for-check"
 	// indexOwner is by the UID of the TrainJob that a Workload was made for.
 	indexOwner = "waiting-owner"
+	// indexQuota is by the ClusterQueue whose quota a Workload sits on while its
+	// checks are open.
+	indexQuota = "waiting-on-quota-of"
 )
 
 // Options are what the controllers are built from.
@@ -43,6 +53,12 @@ type Options struct {
 	Workers int
 	Log     *slog.Logger
 	Metrics *metrics.Metrics
+	// SecretNamespace is where client certificates for hooks are.
+	SecretNamespace string
+	// Wanted says which ClusterQueues are to have which checks. With Mend what is
+	// missing is put there.
+	Wanted wiring.Wanted
+	Mend   bool
 }
 
 // Setup adds the controllers to a manager.
@@ -50,35 +66,65 @@ func Setup(ctx context.Context, mgr manager.Manager, o Options) error {
 	if err := setupCache(ctx, mgr); err != nil {
 		return err
 	}
-	checks := &Checks{cached: mgr.GetClient(), writer: mgr.GetClient(), held: o.Held, log: o.Log}
 	g := &Gate{
 		cached: mgr.GetClient(), live: mgr.GetAPIReader(), writer: mgr.GetClient(), held: o.Held,
 		log: o.Log, events: mgr.GetEventRecorder("dispatch-admission"), metrics: o.Metrics,
 		memory: newMemory(), backoff: flowcontrol.NewBackOff(retryBase, retryMax),
 	}
+	var err error
+	if g.pods, err = newPodWatch(mgr, g.mapPod); err != nil {
+		return err
+	}
+	gates := &Gates{cached: mgr.GetClient(), writer: mgr.GetClient(), held: o.Held, log: o.Log}
+	g.hooks = newHooks(ctx, mgr, o, gates.changed)
+	g.policies = newPolicies(mgr.GetClient(), g.hooks, g.pods.want)
+	checks := &Checks{cached: mgr.GetClient(), writer: mgr.GetClient(), held: o.Held, log: o.Log, policies: g.policies}
+	gates.policies = g.policies
+	wires, err := newWires(ctx, mgr, o)
+	if err != nil {
+		return err
+	}
 	p := &passes{period: o.Resync, checks: checks, gate: g, log: o.Log, queue: make(chan queue, 1)}
-	if err := mgr.Add(p); err != nil {
-		return fmt.Errorf("adding the full pass: %w", err)
+	return errors.Join(
+		mgr.Add(p), mgr.Add(g.pods),
+		watchChecks(mgr, checks), watchGates(mgr, gates), watchQueues(mgr, wires), watchWorkloads(mgr, g, p, o.Workers))
+}
+
+// newHooks sets up the asking of hooks. changed is told when the state of a gate's
+// hook is another one.
+func newHooks(ctx context.Context, mgr manager.Manager, o Options, changed func(gate string)) *hooks.Hooks {
+	live := mgr.GetAPIReader()
+	verify := &choices{live: live}
+	return hooks.New(ctx, hooks.Options{
+		Log: o.Log, Metrics: o.Metrics.Hooks, Verify: verify.verify,
+		Certificate: func(ctx context.Context, name string) (*tls.Certificate, error) {
+			return clientCertificate(ctx, live, client.ObjectKey{Namespace: o.SecretNamespace, Name: name})
+		},
+		Changed: changed,
+	})
+}
+
+// clientCertificate reads the certificate that the gate shows to a hook.
+func clientCertificate(ctx context.Context, live client.Reader, key client.ObjectKey) (*tls.Certificate, error) {
+	var secret corev1.Secret
+	if err := live.Get(ctx, key, &secret); err != nil {
+		return nil, fmt.Errorf("reading the Secret %s: %w", key, err)
 	}
-	if err := watchChecks(mgr, checks); err != nil {
-		return fmt.Errorf("controller of admission checks: %w", err)
-	}
-	if err := watchWorkloads(mgr, g, p, o.Workers); err != nil {
-		return fmt.Errorf("controller of workloads: %w", err)
-	}
-	return nil
+	return hooks.ParseCertificate(secret.Data)
 }
 
 // setupCache adds the indexes and starts every informer with the manager, on
 // candidates too, so that a new leader has its caches at once.
 func setupCache(ctx context.Context, mgr manager.Manager) error {
-	indexes := map[string]client.IndexerFunc{indexCheck: byCheck, indexOwner: byOwner}
+	indexes := map[string]client.IndexerFunc{indexCheck: byCheck, indexOwner: byOwner, indexQuota: byQuota}
 	for name, index := range indexes {
 		if err := mgr.GetFieldIndexer().IndexField(ctx, &kueue.Workload{}, name, index); err != nil {
 			return fmt.Errorf("index %s: %w", name, err)
 		}
 	}
-	for _, object := range []client.Object{&kueue.AdmissionCheck{}, &kueue.Workload{}, &trainer.TrainJob{}} {
+	for _, object := range []client.Object{
+		&kueue.AdmissionCheck{}, &kueue.Workload{}, &trainer.TrainJob{}, &kueue.ClusterQueue{}, &kueue.ResourceFlavor{}, &v1alpha1.AdmissionGate{},
+	} {
 		if _, err := mgr.GetCache().GetInformer(ctx, object); err != nil {
 			return fmt.Errorf("informer of %T: %w", object, err)
 		}
@@ -105,6 +151,14 @@ func byOwner(o client.Object) []string {
 	return nil
 }
 
+func byQuota(o client.Object) []string {
+	wl, ok := o.(*kueue.Workload)
+	if !ok || gate.PhaseOf(wl) != gate.PhaseReserved || wl.Status.Admission == nil || len(gate.Waiting(wl)) == 0 {
+		return nil
+	}
+	return []string{string(wl.Status.Admission.ClusterQueue)}
+}
+
 // ourCheck passes events of our checks only. The controller's name cannot
 // change, so the rest never matters.
 var ourCheck = predicate.NewPredicateFuncs(func(o client.Object) bool {
@@ -118,12 +172,28 @@ func watchChecks(mgr manager.Manager, c *Checks) error {
 		// A new check is to be made Active at once; one that somebody made
 		// inactive, again.
 		For(&kueue.AdmissionCheck{}, builder.WithPredicates(ourCheck)).
+		// A gate that appears, is mended, broken or deleted, makes its checks active
+		// or inactive.
+		Watches(&v1alpha1.AdmissionGate{}, handler.EnqueueRequestsFromMapFunc(c.mapGate)).
 		WithOptions(controller.Options{RateLimiter: rateLimiter()}).
 		Complete(c)
 }
 
-func watchWorkloads(mgr manager.Manager, g *Gate, p *passes, workers int) error {
+func watchGates(mgr manager.Manager, g *Gates) error {
 	return builder.ControllerManagedBy(mgr).
+		Named("admissiongate").
+		For(&v1alpha1.AdmissionGate{}).
+		// The state of a hook is part of its gate's status.
+		WatchesRawSource(source.Func(func(_ context.Context, q queue) error {
+			g.queue.Store(&q)
+			return nil
+		})).
+		WithOptions(controller.Options{RateLimiter: rateLimiter()}).
+		Complete(g)
+}
+
+func watchWorkloads(mgr manager.Manager, g *Gate, p *passes, workers int) (err error) {
+	g.pods.workloads, err = builder.ControllerManagedBy(mgr).
 		Named("workload").
 		// The object of it all.
 		Watches(&kueue.Workload{}, g.workloadEvents()).
@@ -133,13 +203,34 @@ func watchWorkloads(mgr manager.Manager, g *Gate, p *passes, workers int) error 
 		// A check that appears after the Workloads that name it has to be
 		// answered for each of them.
 		Watches(&kueue.AdmissionCheck{}, handler.EnqueueRequestsFromMapFunc(g.mapCheck), builder.WithPredicates(ourCheck)).
-		// The full pass adds to the same queue.
+		// A gate that changes may decide otherwise than what its Workloads wait for.
+		Watches(&v1alpha1.AdmissionGate{}, handler.EnqueueRequestsFromMapFunc(g.mapGate)).
+		// Somebody begins to wait for quota that held Workloads sit on.
+		Watches(&kueue.ClusterQueue{}, handler.EnqueueRequestsFromMapFunc(g.mapQueue), builder.WithPredicates(getsCrowded)).
+		// The full pass and the answers of hooks add to the same queue.
 		WatchesRawSource(source.Func(func(_ context.Context, q queue) error {
+			add := func(r reconcile.Request) { q.Add(r) }
+			g.again.Store(&add)
 			p.queue <- q
 			return nil
 		})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers, RateLimiter: rateLimiter()}).
-		Complete(g)
+		Build(g)
+	return err
+}
+
+// getsCrowded passes the moment when Workloads begin to wait in a ClusterQueue. A
+// queue that was crowded all the time needs no event: a held Workload looks again
+// by itself.
+var getsCrowded = predicate.Funcs{
+	CreateFunc: func(event.CreateEvent) bool { return false },
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		before, ok1 := e.ObjectOld.(*kueue.ClusterQueue)
+		after, ok2 := e.ObjectNew.(*kueue.ClusterQueue)
+		return ok1 && ok2 && before.Status.PendingWorkloads == 0 && after.Status.PendingWorkloads > 0
+	},
+	DeleteFunc:  func(event.DeleteEvent) bool { return false },
+	GenericFunc: func(event.GenericEvent) bool { return false },
 }
 
 // rateLimiter spaces retries after faults. Half a minute at most: a fault of the
@@ -165,15 +256,85 @@ func (g *Gate) workloadEvents() handler.EventHandler {
 				if loss := gate.LossBetween(before, after); loss != nil {
 					g.memory.lose(after.UID, loss)
 				}
+				if gate.PhaseOf(after) != gate.PhaseReserved {
+					g.hooks.Forget(after.UID) // nobody waits for an answer about it
+				}
 			}
 			add(e.ObjectNew, q)
 		},
-		DeleteFunc: func(_ context.Context, e event.DeleteEvent, _ queue) { g.memory.forget(e.Object.GetUID()) },
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, _ queue) {
+			g.memory.forget(e.Object.GetUID())
+			g.hooks.Forget(e.Object.GetUID())
+		},
 	}
 }
 
 func (g *Gate) mapTrainJob(ctx context.Context, job client.Object) []reconcile.Request {
 	return g.mapped(ctx, client.MatchingFields{indexOwner: string(job.GetUID())})
+}
+
+// mapPod finds the Workload of a pod, Job or JobSet of a TrainJob, which share its
+// name.
+func (g *Gate) mapPod(ctx context.Context, o client.Object) []reconcile.Request {
+	name := o.GetLabels()[jobset.JobSetNameKey]
+	if name == "" {
+		name = o.GetName()
+	}
+	job, err := trainJob(ctx, g.cached, o.GetNamespace(), name)
+	if err != nil || job == nil {
+		return nil
+	}
+	return g.mapTrainJob(ctx, job)
+}
+
+// mapGate finds the Workloads that wait for a check of a gate.
+func (g *Gate) mapGate(ctx context.Context, o client.Object) []reconcile.Request {
+	var requests []reconcile.Request
+	for _, check := range checksOf(ctx, g.cached, o.GetName()) {
+		requests = append(requests, g.mapped(ctx, client.MatchingFields{indexCheck: check})...)
+	}
+	return requests
+}
+
+// mapQueue finds the Workloads that sit on quota which a ClusterQueue could use.
+func (g *Gate) mapQueue(ctx context.Context, o client.Object) []reconcile.Request {
+	var queues kueue.ClusterQueueList
+	if err := g.cached.List(ctx, &queues); err != nil {
+		g.log.ErrorContext(ctx, "finding the queues of a cohort", "error", err)
+		return nil
+	}
+	cq, _ := o.(*kueue.ClusterQueue)
+	var requests []reconcile.Request
+	for i := range queues.Items {
+		if q := &queues.Items[i]; q.Name == cq.Name || cq.Spec.CohortName != "" && q.Spec.CohortName != "" {
+			requests = append(requests, g.mapped(ctx, client.MatchingFields{indexQuota: q.Name})...)
+		}
+	}
+	return requests
+}
+
+// mapGate finds the checks of a gate.
+func (c *Checks) mapGate(ctx context.Context, o client.Object) []reconcile.Request {
+	var requests []reconcile.Request
+	for _, check := range checksOf(ctx, c.cached, o.GetName()) {
+		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKey{Name: check}})
+	}
+	return requests
+}
+
+// checksOf names the checks of ours whose parameters name a gate.
+func checksOf(ctx context.Context, r client.Reader, gateName string) []string {
+	checks, err := ourChecks(ctx, r)
+	if err != nil {
+		return nil
+	}
+	var names []string
+	for i := range checks {
+		if p := checks[i].Spec.Parameters; p != nil && p.APIGroup == v1alpha1.GroupName && p.Name == gateName {
+			names = append(names, checks[i].Name)
+		}
+	}
+	return names
 }
 
 func (g *Gate) mapCheck(ctx context.Context, check client.Object) []reconcile.Request {

@@ -19,6 +19,10 @@ type Metrics struct {
 	Ungated prometheus.Counter
 	// Leading is 1 while this replica leads.
 	Leading prometheus.Gauge
+	// Hooks are about the hooks of AdmissionGates.
+	Hooks *Hooks
+	// Wiring is about our checks in ClusterQueues.
+	Wiring *Wiring
 }
 
 // New makes the metrics and registers them.
@@ -50,5 +54,6 @@ func New(reg prometheus.Registerer) *Metrics {
 		}),
 	}
 	reg.MustRegister(m.Raises, m.Answers, m.Conflicts, m.Refusals, m.Ungated, m.Leading)
+	m.Hooks, m.Wiring = NewHooks(reg), NewWiring(reg)
 	return m
 }
