@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/dispatch-admission/dispatch-admission/api/v1alpha1"
+	"github.com/dispatch-admission/dispatch-admission/pkg/internal/wiring"
 )
 
 // Config is everything that can be set of the controller. The zero value is not
@@ -43,6 +44,11 @@ type Config struct {
 	// Workloads are reconciled at once, ≥ 1.
 	Resync  time.Duration
 	Workers int
+
+	// Wanted says which ClusterQueues are to have which of our checks; the zero value
+	// wants nothing. Mend puts there what is missing.
+	Wanted wiring.Wanted
+	Mend   bool
 
 	// QPS and Burst limit requests to the API server, per second and at once;
 	// -1 means no limit.
@@ -119,6 +125,12 @@ func newFlags() (*Config, *flag.FlagSet) {
 
 	fs.DurationVar(&c.Resync, "resync", time.Minute, "time between full passes over all checks and waiting Workloads")
 	fs.IntVar(&c.Workers, "workers", 16, "`number` of Workloads reconciled at once")
+	fs.Var((*names)(&c.Wanted.Queues), "queues", "`names` of ClusterQueues that are to have our checks, with commas between; one that lacks them is reported")
+	fs.Var(selector{&c.Wanted.Selector}, "queue-selector", "label `selector` of such ClusterQueues instead of names, for instance team=vision")
+	fs.Var((*names)(&c.Wanted.Checks), "queue-checks", "`names` of the AdmissionChecks that these ClusterQueues are to have")
+	fs.Var((*names)(&c.Wanted.OnFlavors), "queue-on-flavors", "`names` of ResourceFlavors whose Workloads need the checks; empty: all Workloads")
+	fs.BoolVar(&c.Mend, "mend-queues", false, "put a check into ClusterQueues that are to have it and lack it; takes the right to patch ClusterQueues")
+
 	fs.Float64Var(&c.QPS, "kube-api-qps", 200, "`requests` per second to the API server, watches and the Lease not counted; -1: no limit")
 	fs.IntVar(&c.Burst, "kube-api-burst", 400, "`requests` to the API server above -kube-api-qps for a short time; -1: no limit")
 
@@ -132,7 +144,7 @@ func newFlags() (*Config, *flag.FlagSet) {
 
 // validate returns the first thing wrong, naming the flag and the way out.
 func (c *Config) validate() error {
-	checks := []func() error{c.validateSource, c.validateLease, c.validateTiming, c.validateLimits, c.validateServing, c.validateLog}
+	checks := []func() error{c.validateSource, c.validateLease, c.validateTiming, c.validateLimits, c.validateQueues, c.validateServing, c.validateLog}
 	for _, check := range checks {
 		if err := check(); err != nil {
 			return err

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/dispatch-admission/dispatch-admission/pkg/internal/wiring"
 )
 
 func TestParseConfigDefaults(t *testing.T) {
@@ -42,11 +44,23 @@ func TestParseConfigIdentity(t *testing.T) {
 	}
 }
 
+func TestParseConfigQueues(t *testing.T) {
+	got, err := ParseConfig([]string{"-queues=b,a, b", "-queue-checks=c", "-queue-on-flavors=f2", "-queue-on-flavors=f1", "-mend-queues"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := wiring.Wanted{Queues: []string{"a", "b"}, Checks: []string{"c"}, OnFlavors: []string{"f1", "f2"}}
+	if diff := cmp.Diff(want, got.Wanted); diff != "" || !got.Mend {
+		t.Errorf("%s, mend %v", diff, got.Mend)
+	}
+}
+
 func TestParseConfigAccepts(t *testing.T) {
 	for _, args := range [][]string{
 		{"-in-cluster"}, {"-in-cluster=false", "-kubeconfig=x"}, {"--kube-api-qps=-1", "--kube-api-burst=-1"},
 		{"-kube-api-qps=0.5"}, {"-metrics-bind-address=0", "-health-probe-bind-address=[::1]:0"},
 		{"-lease-duration=2s", "-renew-deadline=1.5s", "-retry-period=1s"}, {"-log-level=debug", "-log-format=json"},
+		{"-queues=", "-queue-selector=", "-queue-checks=", "-queue-on-flavors="}, {"-queue-selector=team in (a,b)", "-queue-checks=c", "-mend-queues"},
 		{"-lease-name=a.b", "-lease-namespace=x"}, {"-workers=1", "-resync=1ns"}, {"-version", "-workers=0"},
 	} {
 		if _, err := ParseConfig(args); err != nil {
@@ -81,6 +95,14 @@ func TestParseConfigRefuses(t *testing.T) {
 		{[]string{"-log-format="}, "-log-format"},
 		{[]string{"-lease-namespace=a.b"}, "-lease-namespace"},
 		{[]string{"-lease-name=A"}, "-lease-name"},
+		{[]string{"-queues=a,B"}, `"B" is no name`},
+		{[]string{"-queues=a,,b", "-queue-checks=c"}, `"" is no name`},
+		{[]string{"-queue-selector=team in", "-queue-checks=c"}, "-queue-selector"},
+		{[]string{"-queues=a", "-queue-selector=b", "-queue-checks=c"}, "-queues conflicts with -queue-selector"},
+		{[]string{"-queues=a"}, "-queue-checks is missing"},
+		{[]string{"-queue-checks=c"}, "-queue-checks needs -queues or -queue-selector"},
+		{[]string{"-queue-on-flavors=f"}, "-queue-on-flavors needs -queues or -queue-selector"},
+		{[]string{"-mend-queues"}, "-mend-queues needs -queues or -queue-selector"},
 		{[]string{"-in-cluster", "-kubeconfig=x"}, "-in-cluster conflicts with -kubeconfig"},
 		{[]string{"-in-cluster", "-context=x"}, "-in-cluster conflicts with -context"},
 		{[]string{"serve"}, `"serve"`},

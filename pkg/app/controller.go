@@ -20,8 +20,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
+	"github.com/dispatch-admission/dispatch-admission/api/v1alpha1"
 	"github.com/dispatch-admission/dispatch-admission/pkg/internal/controller"
 	"github.com/dispatch-admission/dispatch-admission/pkg/internal/lease"
 	"github.com/dispatch-admission/dispatch-admission/pkg/internal/metrics"
@@ -89,7 +91,8 @@ func run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	}
 	m := metrics.New(ctrlmetrics.Registry)
 	if err := controller.Setup(ctx, mgr, controller.Options{
-		Held: lock.Held, Resync: cfg.Resync, Workers: cfg.Workers, Log: log, Metrics: m,
+		Held: lock.Held, Resync: cfg.Resync, Workers: cfg.Workers, Log: log, Metrics: m, SecretNamespace: cfg.LeaseNamespace,
+		Wanted: cfg.Wanted, Mend: cfg.Mend,
 	}); err != nil {
 		return err
 	}
@@ -181,7 +184,9 @@ func newManager(cfg Config, api *rest.Config, lock *lease.Lock) (ctrl.Manager, e
 
 func newScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), kueue.AddToScheme(scheme), trainer.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(
+		clientgoscheme.AddToScheme(scheme), kueue.AddToScheme(scheme), trainer.AddToScheme(scheme),
+		jobset.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return nil, fmt.Errorf("setting up the scheme: %w", err)
 	}
 	return scheme, nil

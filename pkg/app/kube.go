@@ -12,6 +12,8 @@ import (
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/dispatch-admission/dispatch-admission/api/v1alpha1"
 )
 
 // restConfig finds the API server: an explicit kubeconfig, then $KUBECONFIG,
@@ -63,6 +65,7 @@ type requirement struct{ groupVersion, hint string }
 var requirements = []requirement{
 	{"kueue.x-k8s.io/v1beta2", "install Kueue v0.17 or newer"},
 	{"trainer.kubeflow.org/v1alpha1", "install Kubeflow Trainer v2.2 or newer"},
+	{v1alpha1.GroupVersion.String(), "install the CustomResourceDefinition admissiongates." + v1alpha1.GroupName + ", which comes with the chart"},
 }
 
 // probeTimeout bounds each request of probe.
