@@ -27,11 +27,32 @@ func (t *Toolbox) manifest(name string) string {
 	return filepath.Join(t.Dir, "manifests", name)
 }
 
+// toolset is a group of programs that is built, and kept, apart from others.
+type toolset struct {
+	suffix string   // of the names of its directories
+	source []string // files of this module that it is made from beside go.mod and go.sum
+	// fill makes what the toolbox holds, from the sources of this module in src.
+	fill func(ctx context.Context, src string, t *Toolbox, progress io.Writer) error
+}
+
+// controlPlane is what every cluster runs.
+var controlPlane = toolset{fill: fillControlPlane}
+
 // Build returns the toolbox for the pinned versions, and builds it first if this
 // user's cache has none: once, for about 20 minutes on two cores.
 // Progress is told to progress, which may be nil. Two processes do not build the
 // same toolbox at once; the second waits.
 func Build(ctx context.Context, progress io.Writer) (*Toolbox, error) {
+	return controlPlane.build(ctx, progress)
+}
+
+// BuildNode does the same for the programs of a node: for about three minutes
+// once the others are built.
+func BuildNode(ctx context.Context, progress io.Writer) (*Toolbox, error) {
+	return nodeTools.build(ctx, progress)
+}
+
+func (set toolset) build(ctx context.Context, progress io.Writer) (*Toolbox, error) {
 	if progress == nil {
 		progress = io.Discard
 	}
@@ -39,7 +60,7 @@ func Build(ctx context.Context, progress io.Writer) (*Toolbox, error) {
 	if err != nil {
 		return nil, err
 	}
-	key, err := cacheKey(ctx, src)
+	key, err := cacheKey(ctx, src, set.source...)
 	if err != nil {
 		return nil, err
 	}
@@ -47,7 +68,7 @@ func Build(ctx context.Context, progress io.Writer) (*Toolbox, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir := filepath.Join(root, key)
+	dir := filepath.Join(root, key+set.suffix)
 	if t, err := openToolbox(dir); err == nil {
 		return t, nil
 	}
@@ -62,7 +83,7 @@ func Build(ctx context.Context, progress io.Writer) (*Toolbox, error) {
 	if t, err := openToolbox(dir); err == nil {
 		return t, nil // the other process made it
 	}
-	return createToolbox(ctx, src, dir, progress)
+	return set.create(ctx, src, dir, progress)
 }
 
 // openToolbox reads a finished toolbox. Its directory appears by a rename, so
@@ -79,21 +100,14 @@ func openToolbox(dir string) (*Toolbox, error) {
 	return t, nil
 }
 
-func createToolbox(ctx context.Context, src, dir string, progress io.Writer) (*Toolbox, error) {
+func (set toolset) create(ctx context.Context, src, dir string, progress io.Writer) (*Toolbox, error) {
 	start := time.Now()
 	tmp := dir + ".tmp"
 	if err := os.RemoveAll(tmp); err != nil { // of a build that was cut short
 		return nil, err
 	}
 	t := &Toolbox{Dir: tmp, Versions: map[string]string{}}
-	mods, err := compile(ctx, src, t, progress)
-	if err != nil {
-		return nil, err
-	}
-	for path, mod := range mods {
-		t.Versions[path] = mod.Version
-	}
-	if err := render(ctx, t, mods); err != nil {
+	if err := set.fill(ctx, src, t, progress); err != nil {
 		return nil, err
 	}
 	data, err := json.MarshalIndent(t.Versions, "", "  ")
@@ -111,43 +125,54 @@ func createToolbox(ctx context.Context, src, dir string, progress io.Writer) (*T
 	return t, nil
 }
 
-// compile builds every program with one call of the go command, so that the
-// packages they share are compiled side by side and once.
-func compile(ctx context.Context, src string, t *Toolbox, progress io.Writer) (map[string]module, error) {
+func fillControlPlane(ctx context.Context, src string, t *Toolbox, progress io.Writer) error {
 	fmt.Fprintln(progress, "building the cluster's programs, once per set of versions: about 20 minutes on two cores")
-	pkgs := make([]string, 0, len(programs))
-	for _, p := range programs {
+	mods, err := listModules(ctx, src, programs)
+	if err != nil {
+		return err
+	}
+	flags, err := linkerFlags(mods)
+	if err != nil {
+		return err
+	}
+	if err := t.compile(ctx, src, programs, flags, progress); err != nil {
+		return err
+	}
+	t.note(mods)
+	return render(ctx, t, mods)
+}
+
+// note records which versions the toolbox holds.
+func (t *Toolbox) note(mods map[string]module) {
+	for path, mod := range mods {
+		t.Versions[path] = mod.Version
+	}
+}
+
+// compile builds programs of the module in src with one call of the go command,
+// so that the packages they share are compiled side by side and once.
+func (t *Toolbox) compile(ctx context.Context, src string, which []program, flags string, progress io.Writer) error {
+	pkgs := make([]string, 0, len(which))
+	for _, p := range which {
 		pkgs = append(pkgs, p.pkg)
 	}
 	deps, err := runGo(ctx, src, append([]string{"list", "-deps"}, pkgs...)...)
 	if err != nil {
-		return nil, fmt.Errorf("list the programs' packages: %w", err)
+		return fmt.Errorf("list the programs' packages: %w", err)
 	}
-	mods, err := listModules(ctx, src)
-	if err != nil {
-		return nil, err
+	tmp := t.Bin("new")
+	if err := os.MkdirAll(tmp, 0o755); err != nil {
+		return err
 	}
-	flags, err := linkerFlags(mods)
-	if err != nil {
-		return nil, err
+	args := []string{"build", "-v", "-buildvcs=false", "-ldflags", flags, "-o", tmp + string(filepath.Separator)}
+	total := buildSize{packages: strings.Count(deps, "\n"), programs: len(which)}
+	if err := goBuild(ctx, src, tmp, append(args, pkgs...), total, progress); err != nil {
+		return fmt.Errorf("build the programs: %w", err)
 	}
-	bin := filepath.Join(t.Dir, "bin")
-	if err := os.MkdirAll(bin, 0o755); err != nil {
-		return nil, err
-	}
-	args := []string{"build", "-v", "-buildvcs=false", "-ldflags", flags, "-o", bin + string(filepath.Separator)}
-	if err := goBuild(ctx, src, bin, append(args, pkgs...), strings.Count(deps, "\n"), progress); err != nil {
-		return nil, fmt.Errorf("build the programs: %w", err)
-	}
-	return mods, nameBinaries(bin)
-}
-
-// nameBinaries gives the built files the names of their programs.
-func nameBinaries(bin string) error {
-	for _, p := range programs {
-		if err := os.Rename(filepath.Join(bin, builtName(p.pkg)), filepath.Join(bin, p.name)); err != nil {
+	for _, p := range which { // the go command names them by their packages
+		if err := os.Rename(filepath.Join(tmp, builtName(p.pkg)), t.Bin(p.name)); err != nil {
 			return fmt.Errorf("program %s: %w", p.name, err)
 		}
 	}
-	return nil
+	return os.Remove(tmp)
 }

@@ -24,7 +24,7 @@ const CacheEnv = "DISPATCH_CLUSTER_CACHE"
 
 // recipe counts changes of how programs and manifests are made. Raise it with
 // every change that a cached toolbox must not survive.
-const recipe = "1"
+const recipe = "2"
 
 // CacheDir returns the directory that holds toolboxes and the command line's
 // clusters.
@@ -39,6 +39,9 @@ func CacheDir() (string, error) {
 	return filepath.Join(dir, "dispatch-admission", "cluster"), nil
 }
 
+// self is the path of this module.
+const self = "github.com/dispatch-admission/dispatch-admission/test/cluster"
+
 // sourceDir finds this module's sources: beside this file, or, in a binary built
 // with -trimpath, where the go command says the module is.
 func sourceDir(ctx context.Context) (string, error) {
@@ -47,7 +50,6 @@ func sourceDir(ctx context.Context) (string, error) {
 			return dir, nil
 		}
 	}
-	const self = "github.com/dispatch-admission/dispatch-admission/test/cluster"
 	out, err := runGo(ctx, "", "list", "-m", "-f", "{{.Dir}}", self)
 	if err != nil {
 		return "", fmt.Errorf("find the sources of %s: %w", self, err)
@@ -60,21 +62,22 @@ func isFile(path string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// cacheKey names the toolbox that the sources in src ask for.
-func cacheKey(ctx context.Context, src string) (string, error) {
+// cacheKey names the toolbox that the sources in src ask for: the pinned versions
+// and the files that go into it.
+func cacheKey(ctx context.Context, src string, files ...string) (string, error) {
 	goVersion, err := runGo(ctx, src, "env", "GOVERSION")
 	if err != nil {
 		return "", fmt.Errorf("ask for the Go version: %w", err)
 	}
-	mod, err := os.ReadFile(filepath.Join(src, "go.mod"))
-	if err != nil {
-		return "", err
+	parts := [][]byte{[]byte(strings.TrimSpace(goVersion)), []byte(runtime.GOARCH), []byte(recipe)}
+	for _, file := range append([]string{"go.mod", "go.sum"}, files...) {
+		content, err := os.ReadFile(filepath.Join(src, file))
+		if err != nil {
+			return "", err
+		}
+		parts = append(parts, content)
 	}
-	sum, err := os.ReadFile(filepath.Join(src, "go.sum"))
-	if err != nil {
-		return "", err
-	}
-	return hashKey(mod, sum, []byte(strings.TrimSpace(goVersion)), []byte(runtime.GOARCH), []byte(recipe)), nil
+	return hashKey(parts...), nil
 }
 
 // hashKey digests its parts so that moving bytes from one to the next changes it.

@@ -1,14 +1,13 @@
 package cluster
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
+	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -23,10 +22,22 @@ type Config struct {
 	Dir string
 	// Kueue changes Kueue's configuration.
 	Kueue KueueConfig
+	// Bare leaves Kueue, JobSet and Trainer out, for callers who install them as
+	// pods: see Managers.
+	Bare bool
 	// APIServerArgs are added to the API server's flags.
 	APIServerArgs []string
+	// Programs makes pods run that are only simulated otherwise: it maps the name
+	// of an image, the last element of its repository without tag and digest, to
+	// the absolute path of a directory with the static binaries of the image. See
+	// the README for what such a pod has of a real one.
+	Programs map[string]string
 	// Progress, if not nil, is told what happens.
 	Progress io.Writer
+	// Node gives the cluster one real node, on which pods run as containers,
+	// instead of the fake ones. CheckNode tells whether this machine has what it
+	// takes; the README says what of the machine is shared.
+	Node bool
 	// Detached lets the cluster outlive this process; StopDir ends it then.
 	// Otherwise its processes are killed when this process dies.
 	Detached bool
@@ -42,6 +53,9 @@ type Cluster struct {
 	pki       *pki
 	api       *apiClient
 	comps     map[Component]*component
+	probes    *http.Client // for health endpoints
+	node      *node        // nil without one
+	nodeTools *Toolbox     // nil without a node
 	begin     time.Time
 
 	mu      sync.Mutex
@@ -119,25 +133,17 @@ func (c *Cluster) Err() error {
 // Apply applies manifests, one or several YAML documents, on the server's side;
 // it takes over fields that others own.
 func (c *Cluster) Apply(ctx context.Context, manifests string) error {
-	_, err := c.kubectl(ctx, strings.NewReader(manifests), "apply", "--server-side", "--force-conflicts", "-f", "-")
-	return err
+	return c.client().Apply(ctx, manifests)
 }
 
 // Kubectl runs kubectl as the administrator and returns its standard output.
 func (c *Cluster) Kubectl(ctx context.Context, args ...string) (string, error) {
-	return c.kubectl(ctx, nil, args...)
+	return c.client().Run(ctx, args...)
 }
 
-func (c *Cluster) kubectl(ctx context.Context, stdin io.Reader, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, c.Bin("kubectl"), args...)
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.Kubeconfig(), "KUBECACHEDIR="+c.path("kubectl-cache"))
-	var stderr bytes.Buffer
-	cmd.Stdin, cmd.Stderr = stdin, &stderr
-	out, err := cmd.Output()
-	if err != nil {
-		return string(out), fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, bytes.TrimSpace(stderr.Bytes()))
-	}
-	return string(out), nil
+// client is kubectl as the administrator uses it.
+func (c *Cluster) client() Kubectl {
+	return Kubectl{Program: c.Bin("kubectl"), Kubeconfig: c.Kubeconfig(), Cache: c.path("kubectl-cache")}
 }
 
 // Stop ends every process of the cluster and returns when all are gone.
@@ -148,6 +154,9 @@ func (c *Cluster) Stop() error {
 	c.ending.Do(func() { close(c.done) })
 	c.ports.releaseAll()
 	err := c.stopAll()
+	if c.node != nil && err == nil {
+		err = c.node.close()
+	}
 	if c.temporary && err == nil && c.Err() == nil {
 		err = os.RemoveAll(c.dir)
 	}
@@ -173,7 +182,8 @@ func (c *Cluster) stopAll() error {
 // stopWaves lists the components so that none loses what it depends on before
 // it is asked to end itself.
 var stopWaves = [][]Component{
-	{Kueue, Trainer, JobSet, Kwok, Scheduler, ControllerManager}, {APIServer}, {Etcd},
+	{PodRunner, Kueue, Trainer, JobSet, Kwok, Scheduler, ControllerManager, Kubelet, KubeProxy, CoreDNS},
+	{APIServer, Containerd}, {Etcd, Forward},
 }
 
 // fail records that the cluster is broken, and stops a Start that still runs.

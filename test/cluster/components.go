@@ -3,6 +3,8 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"os"
+	"slices"
 	"strings"
 )
 
@@ -19,9 +21,12 @@ const (
 	JobSet            Component = "jobset"
 	Trainer           Component = "trainer"
 	Kueue             Component = "kueue"
+	// PodRunner runs the pods of Config.Programs; without those it is not there.
+	PodRunner Component = "pod-runner"
 )
 
-// Components lists all components, in the order of their dependencies.
+// Components lists the components that every cluster without a node has unless it
+// is bare, in the order of their dependencies.
 func Components() []Component {
 	return []Component{Etcd, APIServer, ControllerManager, Scheduler, Kwok, JobSet, Trainer, Kueue}
 }
@@ -41,6 +46,7 @@ const (
 	portTrainerStatus = "trainer-status"
 	portKueue         = "kueue"
 	portKueueProbe    = "kueue-probe"
+	portPodRunner     = "pod-runner"
 )
 
 const (
@@ -72,18 +78,30 @@ type component struct {
 	prepare func() error
 	args    func() []string
 	env     []string
-	ready   func(context.Context) error
+	// exe is the program's path, if it is not in the toolbox under its name.
+	exe string
+	// files are what the program inherits, from file descriptor 3 on.
+	files func() []*os.File
+	ready func(context.Context) error
 	// moved tells others that the ports have changed.
 	moved func(context.Context) error
 }
 
 // components describes all programs of this cluster.
 func (c *Cluster) components() map[Component]*component {
+	all := append(c.nodeComponents(), c.etcd(), c.apiServer(), c.controllerManager(), c.scheduler())
+	if !c.config.Bare {
+		all = append(all, c.jobSet(), c.trainer(), c.kueue())
+	}
+	if c.node == nil {
+		all = append(all, c.kwok())
+	}
 	m := map[Component]*component{}
-	for _, comp := range []*component{
-		c.etcd(), c.apiServer(), c.controllerManager(), c.scheduler(), c.kwok(), c.jobSet(), c.trainer(), c.kueue(),
-	} {
+	for _, comp := range all {
 		m[comp.name] = comp
+	}
+	if len(c.config.Programs) > 0 {
+		m[PodRunner] = c.podRunner()
 	}
 	return m
 }
@@ -102,7 +120,7 @@ func (c *Cluster) etcd() *component {
 				"--initial-cluster=default=" + peer,
 			}
 		},
-		ready: func(ctx context.Context) error { return probe(ctx, "http://"+c.ports.address(portEtcd)+"/readyz") },
+		ready: func(ctx context.Context) error { return c.probe(ctx, "http://"+c.ports.address(portEtcd)+"/readyz") },
 	}
 }
 
@@ -112,11 +130,10 @@ func (c *Cluster) apiServer() *component {
 		ports:   []string{portAPI},
 		prepare: c.connect,
 		args: func() []string {
-			return append([]string{
+			return slices.Concat([]string{
 				"--etcd-servers=http://" + c.ports.address(portEtcd),
-				"--bind-address=" + loopback, "--advertise-address=" + loopback,
 				fmt.Sprintf("--secure-port=%d", c.ports.get(portAPI)),
-				"--endpoint-reconciler-type=none", "--service-cluster-ip-range=" + serviceRange,
+				"--service-cluster-ip-range=" + serviceRange,
 				"--allow-privileged=true", "--authorization-mode=Node,RBAC",
 				"--enable-admission-plugins=NodeRestriction",
 				"--client-ca-file=" + c.pki.path("ca.crt"), "--cert-dir=" + c.pki.dir,
@@ -132,9 +149,23 @@ func (c *Cluster) apiServer() *component {
 				"--service-account-signing-key-file=" + c.pki.path("sa.key"),
 				"--audit-policy-file=" + c.path("audit-policy.yaml"), "--audit-log-path=" + c.AuditLog(),
 				"--audit-log-maxsize=100000", // in one file, whatever its size
-			}, c.config.APIServerArgs...)
+			}, c.reachArgs(), c.config.APIServerArgs)
 		},
 		ready: func(ctx context.Context) error { return c.api.get(ctx, "/readyz", nil) },
+	}
+}
+
+// reachArgs say who can reach the API server, and how it reaches a kubelet.
+func (c *Cluster) reachArgs() []string {
+	if c.node == nil {
+		return []string{"--bind-address=" + loopback, "--advertise-address=" + loopback, "--endpoint-reconciler-type=none"}
+	}
+	return []string{
+		"--bind-address=0.0.0.0", "--advertise-address=" + nodeIP, // in the cluster's own network
+		"--kubelet-preferred-address-types=InternalIP",
+		"--kubelet-certificate-authority=" + c.pki.path("ca.crt"),
+		"--kubelet-client-certificate=" + c.pki.path("kubelet-client.crt"),
+		"--kubelet-client-key=" + c.pki.path("kubelet-client.key"),
 	}
 }
 
@@ -181,7 +212,7 @@ func (c *Cluster) controlPlaneArgs(kubeconfig, port string) []string {
 
 // healthy probes the health endpoint of a control plane program.
 func (c *Cluster) healthy(port string) func(context.Context) error {
-	return func(ctx context.Context) error { return probe(ctx, "https://"+c.ports.address(port)+"/healthz") }
+	return func(ctx context.Context) error { return c.probe(ctx, "https://"+c.ports.address(port)+"/healthz") }
 }
 
 func (c *Cluster) kwok() *component {
@@ -190,16 +221,19 @@ func (c *Cluster) kwok() *component {
 		name:  Kwok,
 		ports: []string{portKwok},
 		prepare: func() error {
+			if err := c.writeStages(); err != nil {
+				return err
+			}
 			return c.writeClientKubeconfig(config, subject{name: kwokUser, groups: []string{"system:masters"}})
 		},
 		args: func() []string {
 			return []string{
-				"--kubeconfig=" + config, "--config=" + c.tools.manifest("stages.yaml"),
+				"--kubeconfig=" + config, "--config=" + c.path("stages.yaml"),
 				"--manage-all-nodes=false", "--manage-nodes-with-annotation-selector=" + fakeNode + "=fake",
 				"--node-lease-duration-seconds=40", "--server-address=" + c.ports.address(portKwok),
 			}
 		},
-		ready: func(ctx context.Context) error { return probe(ctx, "http://"+c.ports.address(portKwok)+"/healthz") },
+		ready: func(ctx context.Context) error { return c.probe(ctx, "http://"+c.ports.address(portKwok)+"/healthz") },
 	}
 }
 
@@ -230,7 +264,7 @@ func (c *Cluster) managed(name Component, ports []string, probePort string, conf
 		args: func() []string {
 			return []string{"--kubeconfig=" + c.path(string(name)+".kubeconfig"), "--config=" + file, "--zap-log-level=2"}
 		},
-		ready: func(ctx context.Context) error { return probe(ctx, "http://"+c.ports.address(probePort)+"/readyz") },
+		ready: func(ctx context.Context) error { return c.probe(ctx, "http://"+c.ports.address(probePort)+"/readyz") },
 		moved: func(ctx context.Context) error { return c.applyBundle(ctx, name) },
 	}
 }

@@ -14,7 +14,9 @@
 //
 // Nodes are simulated by kwok: pods are scheduled, run and end, but no container
 // is started. The annotations RunAfter, CompleteAfter, FailAfter and
-// TerminateAfter script the life of a pod.
+// TerminateAfter script the life of a pod. With Config.Node there is one real node
+// instead, on which pods run as containers; CheckNode tells whether this machine
+// has what that takes.
 //
 // Processes are only ever ended by a recorded pid whose executable and start time
 // still match. The package needs Linux (/proc and parent-death signals).

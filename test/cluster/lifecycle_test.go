@@ -126,7 +126,7 @@ func TestTakenPortIsReplaced(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := newCluster(Config{Dir: t.TempDir(), Progress: testWriter{t, 0}}, tools)
+	c, err := newCluster(t.Context(), Config{Dir: t.TempDir(), Progress: testWriter{t, 0}}, tools, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -276,8 +276,8 @@ func checkStop(t *testing.T, c *Cluster) {
 			t.Errorf("%s is left with pid %d", name, p.PID)
 		}
 	}
-	if len(procs) != len(Components()) {
-		t.Errorf("%d processes, want %d", len(procs), len(Components()))
+	if len(procs) != len(c.comps) {
+		t.Errorf("%d processes, want %d", len(procs), len(c.comps))
 	}
 }
 

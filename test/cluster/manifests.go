@@ -22,16 +22,18 @@ const (
 
 // bundle is one project's shipped manifests in its module.
 type bundle struct {
-	name   string
+	name   Component
 	module string
 	root   string // copied, so that remote resources can be left out
 	layer  string // below root, what kustomize is given
 }
 
+// bundles are in the order in which they can be installed: each needs kinds of those
+// before it.
 var bundles = []bundle{
-	{"kueue", modKueue, "config", "default"},
-	{"jobset", modJobSet, "config", "default"},
-	{"trainer", modTrainer, "manifests", "overlays/manager"},
+	{JobSet, modJobSet, "config", "default"},
+	{Trainer, modTrainer, "manifests", "overlays/manager"},
+	{Kueue, modKueue, "config", "default"},
 }
 
 // nodeStages are the parts of kwok's own stages that keep a fake node Ready.
@@ -40,17 +42,26 @@ var nodeStages = []string{
 	"kustomize/stage/node/heartbeat-with-lease/node-heartbeat-with-lease.yaml",
 }
 
-// render writes the bundles of all projects, and kwok's stages, to the toolbox.
+// render writes the bundles of all projects, and kwok's stages of a node, to the
+// toolbox.
 func render(ctx context.Context, t *Toolbox, mods map[string]module) error {
 	if err := os.MkdirAll(t.manifest(""), 0o755); err != nil {
 		return err
 	}
 	for _, b := range bundles {
-		if err := b.render(ctx, t, mods[b.module].Dir); err != nil {
-			return fmt.Errorf("render the manifests of %s: %w", b.name, err)
+		stream, err := b.render(ctx, t.Bin("kubectl"), mods[b.module].Dir)
+		if err != nil {
+			return err
+		}
+		list, err := rewrite(stream)
+		if err != nil {
+			return fmt.Errorf("manifests of %s: %w", b.name, err)
+		}
+		if err := os.WriteFile(t.manifest(string(b.name)+".json"), list, 0o644); err != nil {
+			return err
 		}
 	}
-	stages := []string{podStages()}
+	var stages []string
 	for _, file := range nodeStages {
 		data, err := os.ReadFile(filepath.Join(mods[modKwok].Dir, file))
 		if err != nil {
@@ -58,34 +69,31 @@ func render(ctx context.Context, t *Toolbox, mods map[string]module) error {
 		}
 		stages = append(stages, string(data))
 	}
-	return os.WriteFile(t.manifest("stages.yaml"), []byte(strings.Join(stages, "---\n")), 0o644)
+	return os.WriteFile(t.manifest("node-stages.yaml"), []byte(strings.Join(stages, "---\n")), 0o644)
 }
 
-func (b bundle) render(ctx context.Context, t *Toolbox, moduleDir string) error {
+// render returns what the project ships, as YAML documents.
+func (b bundle) render(ctx context.Context, kubectl, moduleDir string) ([]byte, error) {
 	tmp, err := os.MkdirTemp("", "manifests-")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer func() { _ = os.RemoveAll(tmp) }()
-	if err := os.CopyFS(tmp, os.DirFS(filepath.Join(moduleDir, b.root))); err != nil {
-		return err
-	}
 	layer := filepath.Join(tmp, b.layer)
-	if err := dropThirdParty(filepath.Join(layer, "kustomization.yaml")); err != nil {
-		return err
+	if err := errors.Join(
+		os.CopyFS(tmp, os.DirFS(filepath.Join(moduleDir, b.root))),
+		dropThirdParty(filepath.Join(layer, "kustomization.yaml")),
+	); err != nil {
+		return nil, fmt.Errorf("render the manifests of %s: %w", b.name, err)
 	}
-	cmd := exec.CommandContext(ctx, t.Bin("kubectl"), "kustomize", layer)
+	cmd := exec.CommandContext(ctx, kubectl, "kustomize", layer)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		return fmt.Errorf("kubectl kustomize: %w: %s", err, strings.TrimSpace(stderr.String()))
+		return nil, fmt.Errorf("render the manifests of %s: kubectl kustomize: %w: %s", b.name, err, strings.TrimSpace(stderr.String()))
 	}
-	list, err := rewrite(out)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(t.manifest(b.name+".json"), list, 0o644)
+	return out, nil
 }
 
 // dropThirdParty removes resources that would be fetched from elsewhere: Trainer

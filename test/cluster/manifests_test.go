@@ -131,18 +131,36 @@ func TestCollection(t *testing.T) {
 	}
 }
 
-func TestPodStagesAreYAML(t *testing.T) {
-	docs := splitDocuments([]byte(podStages()))
-	if len(docs) != 5 {
-		t.Errorf("%d stages, want 5", len(docs))
+func TestWithImage(t *testing.T) {
+	const deployment = `
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: manager, namespace: some-system}
+spec: {template: {spec: {containers: [{name: manager, image: "elsewhere:main", imagePullPolicy: Always, args: [-v]}]}}}
+`
+	const secret = `
+apiVersion: v1
+kind: Secret
+metadata: {name: s}
+`
+	manifests, name, err := withImage([]byte(secret+deployment), "here:v1")
+	if err != nil {
+		t.Fatal(err)
 	}
-	for _, doc := range docs {
-		obj, err := decodeObject(doc)
-		if err != nil {
-			t.Fatalf("%v in\n%s", err, doc)
-		}
-		if obj["kind"] != "Stage" || child(obj["spec"], "next") == nil || child(obj["spec"], "selector") == nil {
-			t.Errorf("not a complete stage:\n%s", doc)
+	const want = `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"s"}}
+---
+{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"manager","namespace":"some-system"},"spec":{"template":{"spec":{"containers":[{"args":["-v"],"image":"here:v1","imagePullPolicy":"Never","name":"manager"}]}}}}`
+	if name != "manager" || manifests != want {
+		t.Errorf("withImage = %s, %q, want\n%s", manifests, name, want)
+	}
+	for stream, want := range map[string]string{
+		secret:                  "no Deployment",
+		deployment + deployment: "more than one Deployment",
+		strings.ReplaceAll(deployment, "}]}}}", "}, {name: sidecar}]}}}"): "2 containers, want one",
+	} {
+		if _, _, err := withImage([]byte(stream), "here:v1"); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want one with %q", err, want)
 		}
 	}
 }

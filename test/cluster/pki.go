@@ -112,6 +112,24 @@ func (p *pki) writeServing() error {
 	return nil
 }
 
+// writeNode issues what the kubelet shows to the API server.
+func (p *pki) writeNode() error {
+	cert, key, err := p.ca.issue(subject{name: nodeUser, dns: []string{NodeName}, ips: []net.IP{net.ParseIP(nodeIP)}}, nil)
+	if err != nil {
+		return err
+	}
+	return p.writePair("node", cert, key)
+}
+
+// writeKubeletClient issues what the API server shows to the kubelet.
+func (p *pki) writeKubeletClient() error {
+	cert, key, err := p.ca.issue(subject{name: kubeletAPIUser}, nil)
+	if err != nil {
+		return err
+	}
+	return p.writePair("kubelet-client", cert, key)
+}
+
 func (p *pki) writeServiceAccountKey() error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -51,6 +51,18 @@ func (s *portSet) reserve(names ...string) error {
 	return nil
 }
 
+// file returns the socket that holds the port of name, which goes on listening
+// when the port is released.
+func (s *portSet) file(name string) (*os.File, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l, ok := s.held[name].(*net.TCPListener)
+	if !ok {
+		return nil, fmt.Errorf("the port of %s is not held", name)
+	}
+	return l.File()
+}
+
 // release frees the names' ports for the component that starts now. The numbers
 // stay: a restart uses the same ones.
 func (s *portSet) release(names ...string) {

@@ -6,10 +6,11 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"runtime"
 	"strings"
 	"sync"
 	"syscall"
+
+	"github.com/dispatch-admission/dispatch-admission/test/cluster/internal/lasting"
 )
 
 const tailLines = 15
@@ -34,7 +35,10 @@ type command struct {
 	args     []string
 	env      []string
 	log      string
-	detached bool // outlives this process
+	detached bool       // outlives this process
+	files    []*os.File // what it inherits, from file descriptor 3 on
+	// inside, if not nil, is where it runs.
+	inside *enclosure
 }
 
 // spawn starts the command with its output appended to its log.
@@ -49,14 +53,18 @@ func spawn(c command) (*process, error) {
 		return nil, err
 	}
 	cmd := exec.Command(c.exe, c.args...)
-	cmd.Env, cmd.Stdout, cmd.Stderr = c.env, log, log
+	cmd.Env, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = c.env, log, log, c.files
 	// A session of its own keeps a terminal's Ctrl-C from the children: they end
 	// when their owner ends them or dies.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if !c.detached {
 		cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 	}
-	if err := onSpawner(cmd.Start); err != nil {
+	start := lasting.Do
+	if c.inside != nil {
+		start = c.inside.do
+	}
+	if err := start(cmd.Start); err != nil {
 		return nil, err
 	}
 	p := &process{cmd: cmd, log: c.log, logFrom: info.Size(), done: make(chan struct{})}
@@ -67,26 +75,6 @@ func spawn(c command) (*process, error) {
 	}
 	return p, nil
 }
-
-// onSpawner runs f on a thread that lives as long as this process. The signal
-// that a child gets at its parent's death is tied to the thread that started it,
-// and Go ends threads.
-func onSpawner(f func() error) error {
-	result := make(chan error)
-	spawner() <- func() { result <- f() }
-	return <-result
-}
-
-var spawner = sync.OnceValue(func() chan<- func() {
-	work := make(chan func())
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread stays
-		for f := range work {
-			f()
-		}
-	}()
-	return work
-})
 
 // wait reaps the process and returns whether it ended unasked after it was ready.
 func (p *process) wait() (unexpected bool) {

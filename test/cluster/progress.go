@@ -20,9 +20,12 @@ const (
 	lineMaximum = 1 << 20
 )
 
+// buildSize says how much there is to build at most.
+type buildSize struct{ packages, programs int }
+
 // goBuild runs go build for all programs, into bin, and tells every few seconds
 // how many packages it has compiled and how many programs it has linked.
-func goBuild(ctx context.Context, dir, bin string, args []string, packages int, progress io.Writer) error {
+func goBuild(ctx context.Context, dir, bin string, args []string, total buildSize, progress io.Writer) error {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir, cmd.Env = dir, goEnvironment()
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
@@ -38,7 +41,7 @@ func goBuild(ctx context.Context, dir, bin string, args []string, packages int, 
 	stop := tellEvery(buildTick, progress, func(elapsed time.Duration) string {
 		linked, _ := os.ReadDir(bin) // it only informs
 		return fmt.Sprintf("%7s  %d packages compiled, of up to %d; %d of %d programs linked",
-			elapsed, compiled.Load(), packages, len(linked), len(programs))
+			elapsed, compiled.Load(), total.packages, len(linked), total.programs)
 	})
 	complaints := readBuild(stderr, &compiled)
 	err = cmd.Wait()

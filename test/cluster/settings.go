@@ -9,8 +9,11 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// kwokUser is a name below "system:", so that the audit log leaves it out.
-const kwokUser = "system:kwok"
+// Names below "system:" that the audit log leaves out.
+const (
+	kwokUser      = "system:kwok"
+	podRunnerUser = "system:pod-runner"
+)
 
 // auditPolicy keeps what tests count and read: every request of service accounts
 // and of users outside "system:", and writes of the workload APIs in full.
@@ -25,7 +28,8 @@ rules:
   - group: trainer.kubeflow.org
   - group: jobset.x-k8s.io
 - level: None
-  users: ["system:apiserver", "system:kube-controller-manager", "system:kube-scheduler", "system:anonymous", "` + kwokUser + `"]
+  users: ["system:apiserver", "system:kube-controller-manager", "system:kube-scheduler", "system:anonymous", "` + kwokUser + `",
+    "` + podRunnerUser + `", "` + nodeUser + `", "` + proxyUser + `", "` + dnsUser + `"]
 - level: Metadata
 `
 

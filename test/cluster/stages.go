@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"fmt"
+	"os"
 	"strings"
 )
 
@@ -28,9 +29,23 @@ type ending struct {
 	exitCode   int
 }
 
-// podStages renders kwok's stages of a pod's life.
-func podStages() string {
-	stages := []string{podRun()}
+// writeStages tells kwok how nodes and pods live in this cluster.
+func (c *Cluster) writeStages() error {
+	nodes, err := os.ReadFile(c.tools.manifest("node-stages.yaml"))
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(c.path("stages.yaml"), []byte(podStages(c.config.Programs)+"---\n"+string(nodes)), 0o644)
+}
+
+// podStages renders kwok's stages of a pod's life. Pods whose images are all
+// programs are not kwok's.
+func podStages(programs map[string]string) string {
+	podStage := func(name, selector, delay, next string) string {
+		return podStage(name, notPrograms(programs)+selector, delay, next)
+	}
+	selector, status := podRun()
+	stages := []string{podStage("pod-run", selector, delay(100, RunAfter), status)}
 	for _, e := range []ending{
 		{"pod-complete", CompleteAfter, "Succeeded", "Completed", "PodCompleted", 0},
 		{"pod-fail", FailAfter, "Failed", "Error", "PodFailed", 1},
@@ -49,10 +64,10 @@ func podStages() string {
 	return strings.Join(stages, "---\n")
 }
 
-func podRun() string {
-	selector := match("deletionTimestamp", "DoesNotExist") + phases("Pending") +
+func podRun() (selector, status string) {
+	selector = match("deletionTimestamp", "DoesNotExist") + phases("Pending") +
 		"    - {key: '.spec.nodeName', operator: Exists}\n"
-	status := `    statusTemplate: |
+	status = `    statusTemplate: |
       {{ $now := Now }}
 ` + conditions("True", "") + `      containerStatuses:
       {{ range .spec.containers }}
@@ -86,7 +101,7 @@ func podRun() string {
       phase: Running
       startTime: {{ $now | Quote }}
 `
-	return podStage("pod-run", selector, delay(100, RunAfter), status)
+	return selector, status
 }
 
 // status is the template of a pod that has ended.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"sync"
@@ -22,11 +23,20 @@ func Start(ctx context.Context, config Config) (*Cluster, error) {
 		config.Progress = io.Discard
 	}
 	config.Progress = &syncWriter{w: config.Progress}
+	if err := config.check(); err != nil { // before anything takes minutes
+		return nil, err
+	}
 	tools, err := Build(ctx, config.Progress)
 	if err != nil {
 		return nil, err
 	}
-	c, err := newCluster(config, tools)
+	var forNode *Toolbox
+	if config.Node {
+		if forNode, err = BuildNode(ctx, config.Progress); err != nil {
+			return nil, err
+		}
+	}
+	c, err := newCluster(ctx, config, tools, forNode)
 	if err != nil {
 		return nil, err
 	}
@@ -46,10 +56,22 @@ func Start(ctx context.Context, config Config) (*Cluster, error) {
 	return c, nil
 }
 
+// check refuses what no cluster can be.
+func (config *Config) check() error {
+	if config.Node && len(config.Programs) > 0 {
+		return errors.New("Config.Node and Config.Programs exclude each other: a real node runs all pods as containers; leave Programs out and give the node their images by LoadImage, or leave Node out")
+	}
+	if config.Node {
+		return CheckNode()
+	}
+	return checkPrograms(config.Programs)
+}
+
 // newCluster prepares everything that can be prepared before a process runs.
-func newCluster(config Config, tools *Toolbox) (*Cluster, error) {
+// Without a node, forNode is nil.
+func newCluster(ctx context.Context, config Config, tools, forNode *Toolbox) (*Cluster, error) {
 	c := &Cluster{
-		config: config, tools: tools, ports: newPortSet(), begin: time.Now(),
+		config: config, tools: tools, nodeTools: forNode, ports: newPortSet(), begin: time.Now(),
 		running: map[Component]*process{}, done: make(chan struct{}),
 	}
 	if err := c.makeDirs(); err != nil {
@@ -66,13 +88,46 @@ func newCluster(config Config, tools *Toolbox) (*Cluster, error) {
 	if err := os.WriteFile(c.path("audit-policy.yaml"), []byte(auditPolicy), 0o644); err != nil {
 		return nil, err
 	}
+	if config.Node {
+		if err := c.makeNode(ctx); err != nil {
+			return nil, err
+		}
+	}
+	c.probes = newProbes(c.dialer())
 	c.comps = c.components()
 	for _, comp := range c.comps {
 		if err := c.ports.reserve(comp.ports...); err != nil {
 			return nil, errors.Join(err, c.Stop())
 		}
 	}
+	if c.node != nil {
+		var err error
+		if c.node.door, err = c.ports.file(portAPI); err != nil {
+			return nil, errors.Join(err, c.Stop())
+		}
+	}
 	return c, nil
+}
+
+// makeNode prepares what a node needs beside the control plane.
+func (c *Cluster) makeNode(ctx context.Context) error {
+	if err := checkVisible(c.dir, c.tools.Dir, c.nodeTools.Dir); err != nil {
+		return err
+	}
+	if err := c.pki.writeKubeletClient(); err != nil {
+		return err
+	}
+	var err error
+	c.node, err = newNode(ctx, c.dir, c.config.Detached)
+	return err
+}
+
+// dialer connects to the cluster's programs.
+func (c *Cluster) dialer() dialFunc {
+	if c.node != nil {
+		return c.node.inside.dial
+	}
+	return new(net.Dialer).DialContext
 }
 
 func (c *Cluster) makeDirs() error {
@@ -98,7 +153,11 @@ func (c *Cluster) makeDirs() error {
 // bringUp starts the components as far side by side as they allow.
 func (c *Cluster) bringUp(ctx context.Context) error {
 	c.say("starting a cluster in %s", c.dir)
-	for _, name := range []Component{Etcd, APIServer} {
+	first, nodes, names := []Component{Etcd, APIServer}, c.startFakeNodes, nodeNames
+	if c.node != nil {
+		first, nodes, names = []Component{Etcd, Forward, APIServer}, c.startNode, []string{NodeName}
+	}
+	for _, name := range first {
 		if err := c.launch(ctx, name); err != nil {
 			return err
 		}
@@ -106,13 +165,13 @@ func (c *Cluster) bringUp(ctx context.Context) error {
 	if err := firstError(ctx,
 		func(ctx context.Context) error { return c.launch(ctx, ControllerManager) },
 		func(ctx context.Context) error { return c.launch(ctx, Scheduler) },
-		func(ctx context.Context) error { return c.launch(ctx, Kwok) },
-		c.createNodes,
+		nodes,
+		c.startPodRunner,
 		c.startManagers,
 	); err != nil {
 		return err
 	}
-	if err := c.usable(ctx); err != nil {
+	if err := c.usable(ctx, names); err != nil {
 		return err
 	}
 	c.mu.Lock()
@@ -123,11 +182,13 @@ func (c *Cluster) bringUp(ctx context.Context) error {
 
 // startManagers installs what Kueue, JobSet and Trainer ship, and starts them.
 func (c *Cluster) startManagers(ctx context.Context) error {
-	names := []Component{JobSet, Trainer, Kueue}
+	if c.config.Bare {
+		return nil
+	}
 	var installs, launches []func(context.Context) error
-	for _, name := range names {
-		installs = append(installs, func(ctx context.Context) error { return c.applyBundle(ctx, name) })
-		launches = append(launches, func(ctx context.Context) error { return c.launch(ctx, name) })
+	for _, b := range bundles {
+		installs = append(installs, func(ctx context.Context) error { return c.applyBundle(ctx, b.name) })
+		launches = append(launches, func(ctx context.Context) error { return c.launch(ctx, b.name) })
 	}
 	if err := firstError(ctx, installs...); err != nil {
 		return err
@@ -136,8 +197,8 @@ func (c *Cluster) startManagers(ctx context.Context) error {
 		return err
 	}
 	c.say("manifests applied")
-	for _, name := range names {
-		if err := c.writeManagerKubeconfig(ctx, name); err != nil {
+	for _, b := range bundles {
+		if err := c.writeManagerKubeconfig(ctx, b.name); err != nil {
 			return err
 		}
 	}
@@ -171,6 +232,10 @@ func (c *Cluster) hasCondition(ctx context.Context, path, condition string) erro
 	return fmt.Errorf("%s is not %s", path, condition)
 }
 
+func (c *Cluster) startFakeNodes(ctx context.Context) error {
+	return firstError(ctx, func(ctx context.Context) error { return c.launch(ctx, Kwok) }, c.createNodes)
+}
+
 func (c *Cluster) createNodes(ctx context.Context) error {
 	for i, name := range nodeNames {
 		body, err := fakeNodeObject(i)
@@ -185,8 +250,8 @@ func (c *Cluster) createNodes(ctx context.Context) error {
 }
 
 // usable waits for what the first pod needs: nodes and a service account.
-func (c *Cluster) usable(ctx context.Context) error {
-	for _, name := range nodeNames {
+func (c *Cluster) usable(ctx context.Context, nodes []string) error {
+	for _, name := range nodes {
 		ready := func(ctx context.Context) error { return c.hasCondition(ctx, "/api/v1/nodes/"+name, "Ready") }
 		if err := poll(ctx, "node "+name, ready); err != nil {
 			return err
@@ -197,18 +262,25 @@ func (c *Cluster) usable(ctx context.Context) error {
 	})
 }
 
-var probes = &http.Client{
-	Timeout:   2 * time.Second,
-	Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}},
+type dialFunc func(ctx context.Context, network, address string) (net.Conn, error)
+
+// newProbes returns a client for health endpoints.
+func newProbes(dial dialFunc) *http.Client {
+	return &http.Client{
+		Timeout: 2 * time.Second,
+		Transport: &http.Transport{
+			DialContext: dial, DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
+		},
+	}
 }
 
 // probe asks a health endpoint, whose certificate, if any, nobody else knows.
-func probe(ctx context.Context, url string) error {
+func (c *Cluster) probe(ctx context.Context, url string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return err
 	}
-	resp, err := probes.Do(req)
+	resp, err := c.probes.Do(req)
 	if err != nil {
 		return err
 	}

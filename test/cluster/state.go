@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 )
 
@@ -18,6 +19,10 @@ type State struct {
 	Begun      time.Time        `json:"begun"`
 	Ready      bool             `json:"ready"` // false if the start did not finish
 	Components []ComponentState `json:"components"`
+	// Programs are those of Config.
+	Programs map[string]string `json:"programs,omitempty"`
+	// Node names the control group of the node's containers, "" without a node.
+	Node string `json:"node,omitempty"`
 }
 
 // ComponentState is the recorded process of one component.
@@ -56,8 +61,8 @@ func (s *State) Dead() []ComponentState {
 // Tail returns the end of a component's log.
 func (s *State) Tail(name Component) string { return tail(logPath(s.Dir, name), 0, tailLines) }
 
-// StopDir ends the processes that the cluster in dir has recorded, and only
-// those, and removes dir.
+// StopDir ends the processes and the containers of the cluster in dir, and only
+// those that it has recorded, and removes dir.
 func StopDir(dir string) error {
 	s, err := ReadState(dir)
 	if err != nil {
@@ -80,6 +85,11 @@ func StopDir(dir string) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
+	if s.Node != "" {
+		if err := endNode(s.Node); err != nil {
+			return err
+		}
+	}
 	return os.RemoveAll(dir)
 }
 
@@ -89,10 +99,13 @@ func (c *Cluster) saveState() error {
 	defer c.saving.Unlock()
 	s := State{
 		Dir: c.dir, Kubeconfig: c.Kubeconfig(), Bin: filepath.Dir(c.Bin("kubectl")),
-		Begun: c.begin, Ready: c.isReady(),
+		Begun: c.begin, Ready: c.isReady(), Programs: c.config.Programs,
+	}
+	if c.node != nil {
+		s.Node = c.node.id
 	}
 	procs := c.processes()
-	for _, name := range Components() {
+	for _, name := range slices.Concat(Components(), []Component{PodRunner}, nodeOnly) {
 		if p := procs[name]; p != nil {
 			s.Components = append(s.Components, ComponentState{name, p.Identity})
 		}

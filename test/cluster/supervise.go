@@ -49,10 +49,20 @@ func (c *Cluster) launch(ctx context.Context, name Component) error {
 // run starts a component once and waits until it is ready or has ended.
 func (c *Cluster) run(ctx context.Context, comp *component) error {
 	c.ports.release(comp.ports...)
-	p, err := spawn(command{
+	how := command{
 		exe: c.Bin(string(comp.name)), args: comp.args(), env: c.environment(comp.env),
 		log: c.Logs(comp.name), detached: c.config.Detached,
-	})
+	}
+	if comp.exe != "" {
+		how.exe = comp.exe
+	}
+	if comp.files != nil {
+		how.files = comp.files()
+	}
+	if c.node != nil {
+		how.inside = c.node.inside
+	}
+	p, err := spawn(how)
 	if err != nil {
 		return wrap(comp.name, "start", err)
 	}

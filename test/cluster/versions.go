@@ -56,20 +56,24 @@ type module struct {
 }
 
 // listModules asks the go command, in this module, for the versions and source
-// directories of the programs' modules.
-func listModules(ctx context.Context, src string) (map[string]module, error) {
-	args := []string{"list", "-m", "-f", "{{.Path}}\t{{.Version}}\t{{.Dir}}"}
-	out, err := runGo(ctx, src, append(args, moduleNames()...)...)
+// directories of the programs' modules. It downloads them first: those that are not
+// there have no directory.
+func listModules(ctx context.Context, src string, of []program) (map[string]module, error) {
+	names := moduleNames(of)
+	if _, err := runGo(ctx, src, append([]string{"mod", "download"}, names...)...); err != nil {
+		return nil, fmt.Errorf("download the programs' modules: %w", err)
+	}
+	out, err := runGo(ctx, src, append([]string{"list", "-m", "-f", "{{.Path}}\t{{.Version}}\t{{.Dir}}"}, names...)...)
 	if err != nil {
 		return nil, fmt.Errorf("read the pinned versions: %w", err)
 	}
 	return parseModules(out)
 }
 
-// moduleNames lists the modules of all programs, each once.
-func moduleNames() []string {
+// moduleNames lists the modules of programs, each once.
+func moduleNames(of []program) []string {
 	var names []string
-	for _, p := range programs {
+	for _, p := range of {
 		if !slices.Contains(names, p.module) {
 			names = append(names, p.module)
 		}

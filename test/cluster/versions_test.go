@@ -1,7 +1,10 @@
 package cluster
 
 import (
+	"context"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -32,10 +35,11 @@ func TestToolsMatchPrograms(t *testing.T) {
 		t.Fatal("go.mod has no block of tools")
 	}
 	tools, _, _ = strings.Cut(tools, "\n)")
-	if got := len(strings.Split(tools, "\n")); got != len(programs) {
-		t.Errorf("go.mod names %d tools, programs %d", got, len(programs))
+	all := slices.Concat(programs, nodePrograms)
+	if got := len(strings.Split(tools, "\n")); got != len(all) {
+		t.Errorf("go.mod names %d tools, programs %d", got, len(all))
 	}
-	for _, p := range programs {
+	for _, p := range all {
 		if !strings.Contains(tools+"\n", "\t"+p.pkg+"\n") {
 			t.Errorf("go.mod has no tool line for %s", p.pkg)
 		}
@@ -94,5 +98,30 @@ func TestReadBuild(t *testing.T) {
 	}
 	if got := strings.Join(complaints, "|"); got != "# k8s.io/bad|bad.go:3:1: syntax error|go: downloading x v1.0.0" {
 		t.Errorf("complaints = %q", got)
+	}
+}
+
+// TestListModulesDownloads: on a machine that has never built this, a module has
+// its sources too.
+func TestListModulesDownloads(t *testing.T) {
+	had, err := runGo(t.Context(), ".", "env", "GOMODCACHE")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("GOPROXY", "file://"+filepath.Join(strings.TrimSpace(had), "cache", "download"))
+	t.Setenv("GOMODCACHE", t.TempDir())
+	t.Setenv("GONOSUMDB", "*") // go.sum has them
+	t.Cleanup(func() {         // whose directories are read-only
+		if _, err := runGo(context.WithoutCancel(t.Context()), ".", "clean", "-modcache"); err != nil {
+			t.Error(err)
+		}
+	})
+	const yaml = "sigs.k8s.io/yaml"
+	mods, err := listModules(t.Context(), ".", []program{{module: yaml}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if dir := mods[yaml].Dir; !isFile(filepath.Join(dir, "yaml.go")) {
+		t.Errorf("the sources of %s are in %q, want them there", yaml, dir)
 	}
 }

@@ -21,8 +21,14 @@ func TestMessagesSayWhatToDo(t *testing.T) {
 		"help":            {[]string{"--help"}, "", "usage: cluster COMMAND"},
 		"help of command": {[]string{"up", "-h"}, "", "usage: cluster COMMAND"},
 		"unknown command": {[]string{"start"}, "it is one of up, down", ""},
-		"unknown flag":    {[]string{"up", "-x"}, "the only flag is -name", ""},
-		"argument":        {[]string{"up", "me"}, "takes -name NAME only", ""},
+		"unknown flag":    {[]string{"down", "-x"}, "the only flag is -name", ""},
+		"flag of up":      {[]string{"up", "-x"}, "the flags are -name NAME, -programs IMAGE=DIRECTORY and -node", ""},
+		"of up only":      {[]string{"down", "-programs", "a=/b"}, "the only flag is -name", ""},
+		"node elsewhere":  {[]string{"down", "-node"}, "the only flag is -name", ""},
+		"node and more":   {[]string{"up", "-node", "-programs", "a=/b"}, "Config.Node and Config.Programs", ""},
+		"no directory":    {[]string{"up", "-programs", "a"}, "want IMAGE=DIRECTORY", ""},
+		"relative":        {[]string{"up", "-programs", "a=bin"}, "give its absolute path", ""},
+		"argument":        {[]string{"up", "me"}, "unexpected argument", ""},
 		"bad name":        {[]string{"up", "-name", "../x"}, "lower-case letters", ""},
 		"status of none":  {[]string{"status", "-name", "a"}, "start it with: up -name a", ""},
 		"env of none":     {[]string{"env"}, "start it with: up", ""},
@@ -91,10 +97,11 @@ func self(t *testing.T) cluster.Identity {
 func TestUpAndStatusOfARecordedCluster(t *testing.T) {
 	for name, tc := range map[string]struct {
 		ready, dead bool
-		command     string
+		command     string // and its flags
 		wantErr     string
 		wantOut     string
 	}{
+		"up with programs":   {true, false, "up -programs a=/b", "running without these programs", ""},
 		"up again":           {true, false, "up", "", "export KUBECONFIG=/k\n"},
 		"up when broken":     {true, true, "up", "kueue does not run", ""},
 		"up when half done":  {false, false, "up", "run down", ""},
@@ -105,7 +112,7 @@ func TestUpAndStatusOfARecordedCluster(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			recorded(t, tc.ready, tc.dead)
 			var out bytes.Buffer
-			err := run(t.Context(), []string{tc.command}, &out, &out)
+			err := run(t.Context(), strings.Fields(tc.command), &out, &out)
 			if (err == nil) != (tc.wantErr == "") || (err != nil && !strings.Contains(err.Error(), tc.wantErr)) {
 				t.Errorf("error %v, want %q", err, tc.wantErr)
 			}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"text/tabwriter"
@@ -21,7 +22,9 @@ func up(ctx context.Context, r request) error {
 	if running, err := alreadyUp(r); running || err != nil {
 		return err
 	}
-	c, err := cluster.Start(ctx, cluster.Config{Dir: r.dir, Progress: r.stderr, Detached: true})
+	c, err := cluster.Start(ctx, cluster.Config{
+		Dir: r.dir, Programs: r.programs, Node: r.node, Progress: r.stderr, Detached: true,
+	})
 	if ctx.Err() != nil && err != nil {
 		return fmt.Errorf("interrupted; %q is not running", r.name)
 	}
@@ -50,11 +53,15 @@ func alreadyUp(r request) (bool, error) {
 	switch {
 	case len(dead) == len(s.Components):
 		fmt.Fprintf(r.stderr, "cluster %q has ended; starting it afresh\n", r.name)
-		return false, os.RemoveAll(r.dir)
+		return false, cluster.StopDir(r.dir) // containers of a node may be left
 	case len(dead) > 0:
 		return false, fmt.Errorf("%q is broken: %s does not run; see status, then run down", r.name, dead[0].Name)
+	case r.node && s.Node == "":
+		return false, fmt.Errorf("%q runs without a node; run down first, or up -node under another -name", r.name)
 	case !s.Ready:
 		return false, fmt.Errorf("%q did not start completely; run down", r.name)
+	case len(r.programs) > 0 && !maps.Equal(r.programs, s.Programs):
+		return false, fmt.Errorf("%q is running without these programs; run down first", r.name)
 	}
 	fmt.Fprintf(r.stderr, "cluster %q is already running\n", r.name)
 	announce(r, s)

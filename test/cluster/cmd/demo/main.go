@@ -1,6 +1,7 @@
-// Command demo shows the readmission gate at work: it brings up a cluster on this
-// machine, installs the chart, holds a TrainJob, releases it, evicts it and
-// starts it again, and explains each step to somebody who has never seen Kueue.
+// Command demo shows the gate at work: it brings up a cluster on this machine,
+// installs the chart, holds a TrainJob, releases it, evicts it and starts it again,
+// then has a hook hold, place and refuse jobs, and explains each step to somebody
+// who has never seen Kueue.
 package main
 
 import (

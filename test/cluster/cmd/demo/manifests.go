@@ -9,8 +9,7 @@ const (
 	urgent = "urgent"
 )
 
-// queues is what a cluster operator has beside the chart: a quota of four CPUs
-// that our check guards.
+// queues is what a cluster operator has before the chart: a quota of four CPUs.
 const queues = `apiVersion: v1
 kind: Namespace
 metadata: {name: research}
@@ -30,8 +29,6 @@ spec:
     flavors:
     - name: default
       resources: [{name: cpu, nominalQuota: "4"}]
-  admissionChecksStrategy:
-    admissionChecks: [{name: dispatch-admission}]
 ---
 apiVersion: kueue.x-k8s.io/v1beta2
 kind: LocalQueue

@@ -7,7 +7,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/dispatch-admission/dispatch-admission/test/cluster"
@@ -19,79 +18,86 @@ const (
 	patience  = time.Minute
 )
 
-// demo is the stage: a cluster and the gate as a process beside it.
+// demo is the stage: a cluster and what has been shown so far.
 type demo struct {
-	c       *cluster.Cluster
-	program string
-	gate    *exec.Cmd
-	log     *os.File
-	step    int
+	c    *cluster.Cluster
+	step int
 }
 
 func run(ctx context.Context, keep bool) (err error) {
 	d := &demo{}
+	programs, err := os.MkdirTemp("", "dispatch-demo-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(programs) }()
 	d.say("A Kubernetes control plane on this machine",
 		"etcd, the API server, Kueue, JobSet and Trainer run as plain processes on loopback.",
 		"The first time they are built from source, which takes a while; later it is a matter of seconds.")
-	if d.c, err = cluster.Start(ctx, cluster.Config{Progress: os.Stdout}); err != nil {
+	if err := build(ctx, programs); err != nil {
+		return err
+	}
+	if d.c, err = cluster.Start(ctx, cluster.Config{Progress: os.Stdout, Programs: map[string]string{release: programs}}); err != nil {
 		return err
 	}
 	defer func() {
-		d.stopGate()
 		if err != nil {
-			d.showLog()
+			fmt.Printf("\nWhat the gate logged:\n%s", d.log("controller"))
 		}
 		fmt.Println("\nStopping what was started.")
 		if stopErr := d.c.Stop(); err == nil {
 			err = stopErr
 		}
 	}()
-	for _, step := range []func(context.Context) error{d.install, d.submit, d.release, d.evict, d.restart} {
+	steps := []func(context.Context) error{d.install, d.submit, d.release, d.evict, d.restart, d.addPolicy, d.hold, d.letGo, d.refuse}
+	if !keep {
+		steps = append(steps, d.uninstall)
+	}
+	for _, step := range steps {
 		if err := step(ctx); err != nil {
 			return err
 		}
 	}
 	d.say("That was it",
 		"A went from 1 to 2 before the second start, so a rank that survived the first start cannot pass",
-		"for one of the second. The gate wrote twice per start: the count into the TrainJob, then Ready.")
+		"for one of the second. A policy of three rules held one job, placed it and refused another, each time",
+		"with a reason that the job's owner can read.")
 	if keep {
-		fmt.Printf("\n  export KUBECONFIG=%s\n\nPress Ctrl-C to stop.\n", d.c.Kubeconfig())
+		fmt.Printf("\nThe gate goes on. To look around:\n\n  export KUBECONFIG=%s\n\nPress Ctrl-C to stop.\n", d.c.Kubeconfig())
 		<-ctx.Done()
 	}
 	return nil
 }
 
-// install puts the chart, a queue and the gate in place.
+// install puts the chart and a queue in place.
 func (d *demo) install(ctx context.Context) error {
-	d.say("The chart, and a queue that the gate guards",
-		"The chart brings the rights and an AdmissionCheck. A ClusterQueue that names the check lets a job",
-		"start only when the check says Ready. The nodes here are simulated and run no containers, so the gate",
-		"runs as a process of this demo, with the chart's ServiceAccount and its rights.")
+	d.say("A queue, and the chart that guards it",
+		"The chart brings the controller with the adapter beside it, an AdmissionCheck, and a Job that puts the check",
+		"into the ClusterQueue once it is served. From then on a job starts only when the check says Ready. The nodes",
+		"here are simulated, but the pods of the chart really run, as processes with the rights of their ServiceAccounts.")
 	if err := d.c.Apply(ctx, queues); err != nil {
 		return err
 	}
-	chart := filepath.Join(root(), "charts", "dispatch-admission")
-	if err := d.shell(ctx, "helm", "install", release, chart, "--namespace", namespace, "--create-namespace", "--set", "replicaCount=0", "--wait=false"); err != nil {
+	// One replica and a brisk Lease, so that the demo need not wait for the one that a
+	// gate left behind.
+	if err := d.helm(ctx, "install", release, chart, "--create-namespace", "--wait", "--set", "clusterQueues.attach.names={training}",
+		"--set", "controller.replicas=1,lease.duration=3s,lease.renewDeadline=2s,lease.retryPeriod=500ms"); err != nil {
 		return err
 	}
-	if err := d.build(ctx); err != nil {
+	if err := d.kubectl(ctx, "-n", namespace, "get", "pods"); err != nil {
 		return err
 	}
-	if err := d.startGate(ctx); err != nil {
-		return err
-	}
-	if err := d.await(ctx, "training True", "get", "clusterqueue", "training", "-o", `jsonpath={.metadata.name}{" "}{.status.conditions[?(@.type=="Active")].status}`); err != nil {
-		return err
-	}
-	return d.kubectl(ctx, "get", "admissionchecks,clusterqueues", "-o", "custom-columns=KIND:.kind,NAME:.metadata.name,ACTIVE:.status.conditions[?(@.type==\"Active\")].status,REASON:.status.conditions[?(@.type==\"Active\")].reason")
+	return d.kubectl(ctx, "get", "admissionchecks,clusterqueues", "-o", "custom-columns=KIND:.kind,NAME:.metadata.name,ACTIVE:.status.conditions[?(@.type==\"Active\")].status,CHECKS:.spec.admissionChecksStrategy.admissionChecks[*].name")
 }
 
 // submit shows that nothing starts while the gate is away.
 func (d *demo) submit(ctx context.Context) error {
-	d.stopGate()
 	d.say("Two jobs arrive while the gate is away",
 		"One TrainJob is dispatch's (its name says so), one is somebody else's. Kueue reserves quota for both.",
 		"Nobody answers the check now, so both are held: nothing starts ungated.")
+	if err := d.scale(ctx, 0); err != nil {
+		return err
+	}
 	if err := d.c.Apply(ctx, fmt.Sprintf(trainJob, ours, "", 2)+"---\n"+fmt.Sprintf(trainJob, theirs, "", 1)); err != nil {
 		return err
 	}
@@ -103,12 +109,12 @@ func (d *demo) submit(ctx context.Context) error {
 
 // release shows the first start.
 func (d *demo) release(ctx context.Context) error {
-	if err := d.startGate(ctx); err != nil {
-		return err
-	}
 	d.say("The gate is back: Pending becomes Ready",
 		"For dispatch's TrainJob it first raises the admission count A to 1 and only then answers Ready.",
 		"Somebody else's TrainJob is none of its business and passes as it is.")
+	if err := d.scale(ctx, 1); err != nil {
+		return err
+	}
 	if err := d.awaitPods(ctx, ours, "1 1"); err != nil {
 		return err
 	}
@@ -154,13 +160,27 @@ func (d *demo) restart(ctx context.Context) error {
 		return err
 	}
 	fmt.Println("\nWhat the gate logged of it:")
-	out, err := os.ReadFile(d.log.Name())
-	for line := range strings.Lines(string(out)) {
+	for line := range strings.Lines(d.log("controller")) {
 		if strings.Contains(line, "leading") || strings.Contains(line, "raised the admission count") {
 			fmt.Print("  ", line)
 		}
 	}
-	return err
+	return nil
+}
+
+// uninstall shows the end of the gate, with a job that runs.
+func (d *demo) uninstall(ctx context.Context) error {
+	d.say("The gate is uninstalled",
+		"Kueue does not notice that a check is being deleted: its jobs would wait for ever. So a Job of the chart first",
+		"stops the queue, takes the check out and leaves the queue stopped. What runs goes on, nothing starts ungated,",
+		"and the log says how to open the queue again.")
+	if err := d.helm(ctx, "uninstall", release); err != nil {
+		return err
+	}
+	if err := d.kubectl(ctx, "get", "clusterqueues", "-o", "custom-columns=NAME:.metadata.name,STOPPED:.spec.stopPolicy,CHECKS:.spec.admissionChecksStrategy.admissionChecks[*].name"); err != nil {
+		return err
+	}
+	return d.pods(ctx)
 }
 
 func (d *demo) workloads(ctx context.Context) error {
@@ -175,54 +195,50 @@ func (d *demo) pods(ctx context.Context) error {
 
 const countPath = `.metadata.annotations.dispatch\.phpboyscout\.uk/admission-count`
 
-// build compiles the gate.
-func (d *demo) build(ctx context.Context) error {
-	d.program = filepath.Join(d.c.Dir(), "dispatch-admission")
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", d.program, "./cmd/dispatch-admission")
+// chart is the directory of the chart.
+var chart = filepath.Join(root(), "charts", "dispatch-admission")
+
+// build compiles the programs of the image.
+func build(ctx context.Context, into string) error {
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", into+"/", "./cmd/...")
 	cmd.Dir, cmd.Env = root(), append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("building the gate: %w: %s", err, out)
+		return fmt.Errorf("building the programs: %w: %s", err, out)
 	}
 	return nil
 }
 
-// startGate starts the gate with the rights of the chart's ServiceAccount.
-func (d *demo) startGate(ctx context.Context) error {
-	kubeconfig, err := d.c.ServiceAccountKubeconfig(ctx, namespace, release)
-	if err != nil {
+// helm runs Helm on the release and shows the command; what it prints is for a terminal
+// of its own.
+func (d *demo) helm(ctx context.Context, args ...string) error {
+	args = append(args, "--namespace", namespace)
+	fmt.Println("  $ helm", shown(args))
+	_, err := d.output(ctx, "helm", args...)
+	return err
+}
+
+// scale changes the number of replicas of the gate and waits until they are there.
+func (d *demo) scale(ctx context.Context, replicas int) error {
+	if err := d.kubectl(ctx, "-n", namespace, "scale", "deployment", release, fmt.Sprintf("--replicas=%d", replicas)); err != nil {
 		return err
 	}
-	if d.log == nil {
-		if d.log, err = os.Create(filepath.Join(d.c.Dir(), "gate.log")); err != nil {
-			return err
+	phases := strings.TrimSpace(strings.Repeat("true true ", replicas)) // of the controller and of the adapter
+	return d.await(ctx, phases, "-n", namespace, "get", "pods", "-o", "jsonpath={.items[*].status.initContainerStatuses[*].ready} {.items[*].status.containerStatuses[*].ready}")
+}
+
+// log is what the containers of the gate of a name have logged.
+func (d *demo) log(container string) string {
+	files, err := filepath.Glob(filepath.Join(d.c.Dir(), "logs", "pods", namespace+"_"+release+"-*_"+container+".log"))
+	if err != nil {
+		return err.Error()
+	}
+	var text strings.Builder
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return err.Error()
 		}
+		text.Write(data)
 	}
-	// The timing is brisk, so that the demo need not wait for the Lease that the
-	// gate of the step before left behind.
-	d.gate = exec.Command(d.program, "-kubeconfig", kubeconfig, "-metrics-bind-address=0", "-health-probe-bind-address=0",
-		"-lease-duration=3s", "-renew-deadline=2s", "-retry-period=500ms")
-	d.gate.Stderr = d.log
-	if err := d.gate.Start(); err != nil {
-		return fmt.Errorf("starting the gate: %w", err)
-	}
-	return nil
-}
-
-// showLog prints what the gate logged, before a failed demo takes its log away.
-func (d *demo) showLog() {
-	if d.log == nil {
-		return
-	}
-	if out, err := os.ReadFile(d.log.Name()); err == nil {
-		fmt.Printf("\nThe log of the gate:\n%s", out)
-	}
-}
-
-func (d *demo) stopGate() {
-	if d.gate == nil {
-		return
-	}
-	_ = d.gate.Process.Signal(syscall.SIGTERM)
-	_ = d.gate.Wait()
-	d.gate = nil
+	return text.String()
 }
