@@ -20,6 +20,7 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	"github.com/dispatch-admission/dispatch-admission/test/cluster"
+	"github.com/dispatch-admission/dispatch-admission/test/integration/internal/harness"
 )
 
 // TestForeignPatch: somebody changes the TrainJob between our read and our
@@ -162,7 +163,7 @@ func limitedAccount(t *testing.T, name, without string) {
 func TestParameters(t *testing.T) {
 	const name = "dispatch-admission"
 	gate := startLeading(t, run{name: "gate"})
-	example, err := os.ReadFile(filepath.Join(root(), "docs", "examples", "gated-queue.yaml"))
+	example, err := os.ReadFile(filepath.Join(harness.Root(), "docs", "examples", "gated-queue.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -176,7 +177,7 @@ func TestParameters(t *testing.T) {
 	}
 	awaitActive(t, name, metav1.ConditionTrue, "ControllerStarted")
 	t.Cleanup(func() {
-		if _, err := shared.cluster.Kubectl(context.Background(), "delete", "--wait=false", "-f", filepath.Join(root(), "docs", "examples", "gated-queue.yaml"), "--ignore-not-found"); err != nil {
+		if _, err := shared.cluster.Kubectl(context.Background(), "delete", "--wait=false", "-f", filepath.Join(harness.Root(), "docs", "examples", "gated-queue.yaml"), "--ignore-not-found"); err != nil {
 			t.Log(err)
 		}
 	})

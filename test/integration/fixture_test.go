@@ -41,7 +41,6 @@ func unique(prefix string) string {
 // their name ends in "-foreign".
 func newQueue(t *testing.T, checks ...string) *queue {
 	t.Helper()
-	q := &queue{t: t, name: unique("q")}
 	for _, c := range checks {
 		if strings.HasSuffix(c, "-foreign") {
 			newForeignCheck(t, c)
@@ -49,6 +48,13 @@ func newQueue(t *testing.T, checks ...string) *queue {
 			newCheck(t, c)
 		}
 	}
+	return newQueueOf(t, checks...)
+}
+
+// newQueueOf makes a queue whose Workloads need checks that exist.
+func newQueueOf(t *testing.T, checks ...string) *queue {
+	t.Helper()
+	q := &queue{t: t, name: unique("q")}
 	create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: q.name}})
 	create(t, clusterQueue(q.name, checks...))
 	create(t, &kueue.LocalQueue{ObjectMeta: metav1.ObjectMeta{Name: "lq", Namespace: q.name},
@@ -160,7 +166,7 @@ func (q *queue) submit(name string, changes ...func(*trainer.TrainJob)) *trainer
 }
 
 // batchJob creates a plain Job in the queue, suspended as Kueue's users do.
-func (q *queue) batchJob(name string) *batchv1.Job {
+func (q *queue) batchJob(name string, changes ...func(*batchv1.Job)) *batchv1.Job {
 	q.t.Helper()
 	suspend, two := true, int32(2)
 	job := &batchv1.Job{
@@ -170,6 +176,9 @@ func (q *queue) batchJob(name string) *batchv1.Job {
 			Containers: []corev1.Container{{Name: "main", Image: "example.com/job:1", Resources: corev1.ResourceRequirements{
 				Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}}}},
 		}}},
+	}
+	for _, change := range changes {
+		change(job)
 	}
 	create(q.t, job)
 	return job

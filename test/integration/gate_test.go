@@ -45,8 +45,7 @@ func TestHoldRace(t *testing.T) {
 // TestStartedPastKueue is a story of its own, because the gate warns in it.
 func TestStartedPastKueue(t *testing.T) {
 	gate := startLeading(t, run{name: "gate"})
-	startedPastKueue(t)
-	gate.await(patience, "level=WARN", "ran before Kueue started it")
+	startedPastKueue(t, gate)
 }
 
 // threeStarts runs a job of dispatch, has it evicted and started again twice and

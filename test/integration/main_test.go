@@ -15,20 +15,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/go-logr/logr"
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	k8sruntime "k8s.io/apimachinery/pkg/runtime"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
-	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	"github.com/dispatch-admission/dispatch-admission/test/cluster"
+	"github.com/dispatch-admission/dispatch-admission/test/integration/internal/harness"
 )
 
 const (
@@ -97,10 +92,8 @@ func runTests(m *testing.M) int {
 // rights.
 func (w *world) setUp(ctx context.Context, dir string) (err error) {
 	w.program = filepath.Join(dir, "dispatch-admission")
-	build := exec.CommandContext(ctx, "go", "build", "-o", w.program, "./cmd/dispatch-admission")
-	build.Dir, build.Env = root(), append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("building the program: %w: %s", err, out)
+	if err := harness.GoBuild(ctx, harness.Root(), w.program, "./cmd/dispatch-admission"); err != nil {
+		return err
 	}
 	w.cluster, err = cluster.Start(ctx, cluster.Config{
 		Dir:      filepath.Join(dir, "cluster"),
@@ -112,7 +105,7 @@ func (w *world) setUp(ctx context.Context, dir string) (err error) {
 	if err != nil {
 		return err
 	}
-	if w.admin, err = newClient(w.cluster.Kubeconfig()); err != nil {
+	if w.admin, err = harness.NewClient(w.cluster.Kubeconfig()); err != nil {
 		return err
 	}
 	manifests, err := w.chart(ctx)
@@ -121,14 +114,20 @@ func (w *world) setUp(ctx context.Context, dir string) (err error) {
 	}
 	runtimes := fmt.Sprintf(trainingRuntime, "two-nodes", cluster.RunAfter, "100ms") +
 		fmt.Sprintf(trainingRuntime, "never-ready", cluster.RunAfter, "1h")
-	return errors.Join(w.cluster.Apply(ctx, fixtures+runtimes), w.cluster.Apply(ctx, manifests))
+	if err := errors.Join(w.cluster.Apply(ctx, fixtures+runtimes), w.cluster.Apply(ctx, manifests)); err != nil {
+		return err
+	}
+	_, err = w.cluster.Kubectl(ctx, "wait", "--for=condition=Established", "crd/"+gateCRD, "--timeout=30s")
+	return err
 }
 
 // chart renders the chart without pods, which would be fakes here, and without
 // checks, which the tests make themselves.
 func (w *world) chart(ctx context.Context) (string, error) {
-	cmd := exec.CommandContext(ctx, w.cluster.Bin("helm"), "template", release, filepath.Join(root(), "charts", "dispatch-admission"),
-		"--namespace", namespace, "--set", "replicaCount=0", "--set-json", "admissionChecks=[]")
+	cmd := exec.CommandContext(ctx, w.cluster.Bin("helm"), "template", release, filepath.Join(harness.Root(), "charts", "dispatch-admission"),
+		"--namespace", namespace, "--set", "controller.replicas=0,jobs.enabled=false,test.enabled=false", "--set-json", "admissionChecks=[]",
+		"--set", "hookClientCertificates={"+clientSecret+"}",
+		"--api-versions", "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy")
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
@@ -136,25 +135,6 @@ func (w *world) chart(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("rendering the chart: %w: %s", err, stderr.String())
 	}
 	return string(out), nil
-}
-
-// root is the repository.
-func root() string {
-	_, file, _, _ := runtime.Caller(0)
-	return filepath.Dir(filepath.Dir(filepath.Dir(file)))
-}
-
-func newClient(kubeconfig string) (client.WithWatch, error) {
-	scheme := k8sruntime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), kueue.AddToScheme(scheme), trainer.AddToScheme(scheme)); err != nil {
-		return nil, err
-	}
-	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
-	if err != nil {
-		return nil, err
-	}
-	cfg.QPS = -1
-	return client.NewWithWatch(cfg, client.Options{Scheme: scheme})
 }
 
 // fixtures are what every test builds on.

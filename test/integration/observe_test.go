@@ -20,6 +20,7 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	"github.com/dispatch-admission/dispatch-admission/api/v1alpha1"
+	"github.com/dispatch-admission/dispatch-admission/test/integration/internal/harness"
 )
 
 // errNotYet is for what only needs time.
@@ -31,21 +32,14 @@ const patience = 60 * time.Second
 // eventually waits until try returns nil.
 func eventually(t *testing.T, within time.Duration, what string, try func() error) {
 	t.Helper()
-	deadline := time.Now().Add(within)
-	for {
-		err := try()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %s: %s: %v", within, what, err)
-		}
-		select {
-		case <-t.Context().Done():
-			t.Fatalf("%s: %v", what, err)
-		case <-time.After(50 * time.Millisecond):
-		}
+	if err := harness.Within(t.Context(), within, what, try); err != nil {
+		t.Fatal(err)
 	}
+}
+
+// hasAll tells whether a text has all of the words in it.
+func hasAll(text string, words []string) bool {
+	return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(text, w) })
 }
 
 // podWatch keeps every pod that a namespace ever had.
@@ -92,6 +86,13 @@ func (w *podWatch) live() []*corev1.Pod {
 	return slices.DeleteFunc(slices.Collect(maps.Values(w.pods)), func(p *corev1.Pod) bool {
 		return w.gone[p.UID] || p.DeletionTimestamp != nil
 	})
+}
+
+// all returns every pod that there ever was.
+func (w *podWatch) all() []*corev1.Pod {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Collect(maps.Values(w.pods))
 }
 
 // ofJob are the pods of a TrainJob.

@@ -61,9 +61,10 @@ type run struct {
 	flags []string
 }
 
-// brisk makes a change of leaders short enough for a test; the proportions are
+// brisk makes a change of leaders short enough for a test, and leaves a leader time to
+// renew on an API server that stalls for a second or two; the proportions are
 // those of the defaults.
-var brisk = []string{"-lease-duration=3s", "-renew-deadline=2s", "-retry-period=400ms"}
+var brisk = []string{"-lease-duration=5s", "-renew-deadline=4s", "-retry-period=500ms"}
 
 // start starts the program; it is ended with the test.
 func start(t *testing.T, r run) *program {
@@ -178,7 +179,7 @@ func (p *program) await(within time.Duration, words ...string) string {
 // find returns the log lines that have all the words.
 func (p *program) find(words ...string) []string {
 	return slices.DeleteFunc(p.out.all(), func(line string) bool {
-		return slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(line, w) })
+		return !hasAll(line, words)
 	})
 }
 
