@@ -50,7 +50,7 @@ var impure = []string{
 	"k8s.io/apimachinery/pkg/util/rand", "k8s.io/apimachinery/pkg/util/wait", "k8s.io/apimachinery/pkg/watch",
 }
 
-var purePackages = []string{"pkg/internal/gate", "pkg/internal/fence"}
+var purePackages = []string{"pkg/internal/gate", "pkg/internal/fence", "pkg/internal/hold", "pkg/internal/request", "pkg/internal/placement", "pkg/internal/policy"}
 
 // table is the import table. The first row that matches a package counts.
 var table = []row{
@@ -58,22 +58,53 @@ var table = []row{
 	{pkg: "api/...", allow: slices.Concat([]string{"std", "./api/..."}, kubernetesTypes)},
 	{pkg: "pkg/internal/gate", allow: pure, except: impure},
 	{pkg: "pkg/internal/fence", allow: pure, except: impure},
+	{pkg: "pkg/internal/hold", allow: pure, except: impure},
+	{pkg: "pkg/internal/request", allow: pure, except: impure},
+	{pkg: "pkg/internal/placement", allow: pure, except: impure},
+	{pkg: "pkg/internal/policy", allow: []string{
+		"std", "./pkg/admission", "github.com/google/cel-go/...", "go.yaml.in/yaml/v3",
+		"k8s.io/apiserver/pkg/cel", "k8s.io/apiserver/pkg/cel/library", "k8s.io/apimachinery/pkg/api/resource",
+	}, except: slices.DeleteFunc(slices.Clone(impure), func(p string) bool { return p == "context" })}, // a hook gets one
 	{pkg: "pkg/internal/runner", allow: []string{"std", "./pkg/admission/..."}},
+	{pkg: "pkg/internal/hooks", allow: []string{
+		"std", "./api/v1alpha1", "./pkg/admission", "./pkg/admission/httphook", "./pkg/internal/runner", "./pkg/internal/metrics",
+		"k8s.io/apimachinery/pkg/types", "k8s.io/apimachinery/pkg/apis/meta/v1",
+	}},
 	{pkg: "pkg/internal/metrics", allow: []string{"std", "github.com/prometheus/..."}},
 	{pkg: "pkg/internal/lease", allow: slices.Concat(
 		[]string{"std", "./api/...", "k8s.io/client-go/..."}, kubernetesTypes)},
+	{pkg: "pkg/internal/wiring", allow: slices.Concat([]string{
+		"std", "./api/v1alpha1", "sigs.k8s.io/controller-runtime/pkg/client", "sigs.k8s.io/kueue/apis/...",
+	}, kubernetesTypes)},
 	{pkg: "pkg/internal/controller", allow: slices.Concat([]string{
 		"std", "./pkg/admission/...", "./pkg/internal/...",
 		"github.com/go-logr/logr", "k8s.io/client-go/...", "k8s.io/utils/...",
 		"sigs.k8s.io/controller-runtime/...", "sigs.k8s.io/kueue/client-go/...",
 	}, apiTypes)},
+	{pkg: "pkg/startgate", allow: slices.Concat([]string{
+		"std", "./api/v1alpha1", "./pkg/admission", "github.com/go-logr/logr", "k8s.io/klog/v2",
+		"k8s.io/client-go/rest", "k8s.io/client-go/tools/cache", "sigs.k8s.io/kueue/apis/...",
+	}, kubernetesTypes)},
+	{pkg: "pkg/internal/ctl/...", allow: slices.Concat([]string{
+		"std", "./pkg/admission", "./pkg/internal/ctl/...", "./pkg/internal/policy",
+		"./pkg/internal/fence", "./pkg/internal/gate", "./pkg/internal/hold", "./pkg/internal/request", "./pkg/internal/wiring",
+		"k8s.io/client-go/...", "sigs.k8s.io/controller-runtime/pkg/client",
+		"github.com/spf13/cobra", "go.yaml.in/yaml/v3", "sigs.k8s.io/yaml",
+	}, apiTypes)},
+	{pkg: "pkg/internal/adapter", allow: []string{
+		"std", "./pkg/admission", "./pkg/admission/httphook", "./pkg/internal/policy",
+		"github.com/fsnotify/fsnotify", "github.com/prometheus/client_golang/...", "go.yaml.in/yaml/v3", "k8s.io/apimachinery/pkg/util/validation",
+	}},
 	{pkg: "pkg/app", allow: []string{"..."}},
 	{pkg: "cmd/hooktest", allow: []string{"std", "./pkg/admission/hooktest"}},
 	{pkg: "cmd/...", allow: []string{"std", "./pkg/app"}},
 	{pkg: "test/...", allow: []string{"..."}},
 }
 
-var pure = slices.Concat([]string{"std", "./pkg/admission", "./pkg/internal/gate", "./pkg/internal/fence"}, apiTypes)
+var pure = slices.Concat([]string{
+	"std", "./pkg/admission",
+	"./pkg/internal/gate", "./pkg/internal/fence", "./pkg/internal/hold", "./pkg/internal/request", "./pkg/internal/placement",
+}, apiTypes)
 
 // checkImports applies the table, and what holds for every package.
 func checkImports(pkgs []listed) []string {
@@ -225,10 +256,31 @@ func TestCheckImports(t *testing.T) {
 			pkg:    listed{ImportPath: module + "/pkg/internal/gate", Imports: []string{module + "/pkg/admission/httphook"}},
 			want:   "must not import " + module + "/pkg/admission/httphook",
 		},
+		"PolicyCEL": {
+			reason: "the policy is written in CEL, with the libraries of Kubernetes, and is a hook",
+			pkg: listed{ImportPath: module + "/pkg/internal/policy", Imports: []string{
+				"context", "github.com/google/cel-go/common/types", "k8s.io/apiserver/pkg/cel/library", "go.yaml.in/yaml/v3", module + "/pkg/admission",
+			}},
+		},
+		"PolicyFiles": {
+			reason: "it is given the text of a file",
+			pkg:    listed{ImportPath: module + "/pkg/internal/policy", Imports: []string{"os"}},
+			want:   "must not import os",
+		},
+		"PolicyServer": {
+			reason: "of the API server it takes the language alone",
+			pkg:    listed{ImportPath: module + "/pkg/internal/policy", Imports: []string{"k8s.io/apiserver/pkg/cel/environment"}},
+			want:   "must not import k8s.io/apiserver/pkg/cel/environment",
+		},
 		"RunnerKubernetes": {
 			reason: "the runner runs in the adapter too, which has no cluster",
 			pkg:    listed{ImportPath: module + "/pkg/internal/runner", Imports: []string{"k8s.io/apimachinery/pkg/types"}},
 			want:   "must not import k8s.io/apimachinery/pkg/types",
+		},
+		"HooksCluster": {
+			reason: "who asks hooks is told what it needs of the cluster",
+			pkg:    listed{ImportPath: module + "/pkg/internal/hooks", Imports: []string{"sigs.k8s.io/controller-runtime/pkg/client"}},
+			want:   "must not import sigs.k8s.io/controller-runtime/pkg/client",
 		},
 		"MetricsController": {
 			reason: "metrics count; they know nothing of what they count",
@@ -244,6 +296,36 @@ func TestCheckImports(t *testing.T) {
 			reason: "the controller counts through internal/metrics",
 			pkg:    listed{ImportPath: module + "/pkg/internal/controller", Imports: []string{"github.com/prometheus/client_golang/prometheus"}},
 			want:   "must not import github.com/prometheus/client_golang/prometheus",
+		},
+		"StartGateControllerRuntime": {
+			reason: "a server that embeds the start gate must not take a framework along",
+			pkg:    listed{ImportPath: module + "/pkg/startgate", Imports: []string{"sigs.k8s.io/controller-runtime/pkg/client"}},
+			want:   "must not import sigs.k8s.io/controller-runtime/pkg/client",
+		},
+		"StartGateClientset": {
+			reason: "nor a client for every kind that there is",
+			pkg:    listed{ImportPath: module + "/pkg/startgate", Imports: []string{"k8s.io/client-go/kubernetes"}},
+			want:   "must not import k8s.io/client-go/kubernetes",
+		},
+		"StartGateInternals": {
+			reason: "it is public, and decides with what it reads itself",
+			pkg:    listed{ImportPath: module + "/pkg/startgate", Imports: []string{module + "/pkg/internal/lease"}},
+			want:   "must not import " + module + "/pkg/internal/lease",
+		},
+		"CtlController": {
+			reason: "a command asks the gate's decisions, not its wiring",
+			pkg:    listed{ImportPath: module + "/pkg/internal/ctl", Imports: []string{module + "/pkg/internal/controller"}},
+			want:   "must not import " + module + "/pkg/internal/controller",
+		},
+		"AdapterCluster": {
+			reason: "the adapter decides without a cluster; the start gate is handed to it",
+			pkg:    listed{ImportPath: module + "/pkg/internal/adapter", Imports: []string{module + "/pkg/startgate"}},
+			want:   "must not import " + module + "/pkg/startgate",
+		},
+		"AdapterCommand": {
+			reason: "dispatch-hook calls the door and nothing behind it",
+			pkg:    listed{ImportPath: module + "/cmd/dispatch-hook", Imports: []string{module + "/pkg/internal/adapter"}},
+			want:   "must not import " + module + "/pkg/internal/adapter",
 		},
 		"CommandInternals": {
 			reason: "a command is a signal context and one call",

@@ -50,6 +50,7 @@ func TestSources(t *testing.T) {
 		report(t, checkPackageName(src))
 		report(t, checkDocs(src))
 		report(t, checkSkips(src))
+		report(t, checkCleanups(src))
 		report(t, checkPurity(src))
 	}
 }

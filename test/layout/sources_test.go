@@ -139,24 +139,56 @@ func receiverExported(decl *ast.FuncDecl) bool {
 // checkSkips wants to read why a test was left out.
 func checkSkips(src source) []string {
 	var problems []string
-	ast.Inspect(src.file, func(node ast.Node) bool {
-		call, ok := node.(*ast.CallExpr)
-		if !ok {
-			return true
-		}
-		method, ok := call.Fun.(*ast.SelectorExpr)
-		if !ok || !isTestingVar(method.X) {
-			return true
-		}
+	methodCalls(src.file, func(call *ast.CallExpr, method *ast.SelectorExpr) bool {
 		switch method.Sel.Name {
 		case "Skip", "Skipf", "SkipNow":
-			if !hasReason(call) {
+			if isTestingVar(method.X) && !hasReason(call) {
 				problems = append(problems, src.at(call)+": the test is skipped without a reason")
 			}
 		}
 		return true
 	})
 	return problems
+}
+
+// checkCleanups refuses the context of a test where it has ended: Go cancels it just
+// before cleanups run, so what is done with it is not done.
+func checkCleanups(src source) []string {
+	var problems []string
+	methodCalls(src.file, func(cleanup *ast.CallExpr, method *ast.SelectorExpr) bool {
+		if method.Sel.Name != "Cleanup" || !isTestingField(method.X) {
+			return true
+		}
+		methodCalls(cleanup, func(call *ast.CallExpr, method *ast.SelectorExpr) bool {
+			if method.Sel.Name == "Context" && isTestingField(method.X) {
+				problems = append(problems, src.at(call)+": the context of a test has ended when its cleanups run; use context.WithoutCancel of it")
+			}
+			return method.Sel.Name != "WithoutCancel"
+		})
+		return false
+	})
+	return problems
+}
+
+// methodCalls visits every call in node of the form x.f(…), and what is in the call
+// if visit says so.
+func methodCalls(node ast.Node, visit func(*ast.CallExpr, *ast.SelectorExpr) bool) {
+	ast.Inspect(node, func(node ast.Node) bool {
+		call, ok := node.(*ast.CallExpr)
+		if !ok {
+			return true
+		}
+		method, ok := call.Fun.(*ast.SelectorExpr)
+		return !ok || visit(call, method)
+	})
+}
+
+// isTestingField is isTestingVar for a field too.
+func isTestingField(expr ast.Expr) bool {
+	if field, ok := expr.(*ast.SelectorExpr); ok {
+		return isTestingVar(field.Sel)
+	}
+	return isTestingVar(expr)
 }
 
 // isTestingVar goes by the names that Go gives to what a test gets.
@@ -284,6 +316,13 @@ func TestCheckSource(t *testing.T) {
 		"SkipNow":     {reason: "cannot say why", check: checkSkips, name: "x/a_test.go", code: `package x; func F() { b.SkipNow() }`, want: "without a reason"},
 		"SkipEmpty":   {reason: "an empty word", check: checkSkips, name: "x/a_test.go", code: `package x; func F() { tb.Skipf(" ", 1) }`, want: "without a reason"},
 		"SkipScanner": {reason: "not a test", check: checkSkips, name: "x/a.go", code: `package x; func F() { scanner.Skip() }`},
+
+		"CleanupEnded": {reason: "it is cancelled", check: checkCleanups, name: "x/a_test.go",
+			code: `package x; func F() { t.Cleanup(func() { drop(t.Context()) }) }`, want: "has ended"},
+		"CleanupField": {reason: "of a fixture too", check: checkCleanups, name: "x/a_test.go",
+			code: `package x; func F() { s.t.Cleanup(func() { drop(s.t.Context()) }) }`, want: "has ended"},
+		"CleanupFreed":  {reason: "goes on without it", check: checkCleanups, name: "x/a_test.go", code: `package x; func F() { t.Cleanup(func() { drop(context.WithoutCancel(t.Context())) }) }`},
+		"CleanupBefore": {reason: "it has not ended yet", check: checkCleanups, name: "x/a_test.go", code: `package x; func F() { make(t.Context()); t.Cleanup(drop) }`},
 
 		"PureDuration": {reason: "durations are values", check: checkPurity, name: "pkg/internal/gate/a.go",
 			code: "package gate; " + time + "const d = time.Second"},
