@@ -48,6 +48,7 @@ func TestWholeLife(t *testing.T) {
 				s.awaitRunning(held)
 
 				s.run("rollback", "2", "--wait", "--timeout=2m")
+				s.set([]any{holdLabelled}, "adapter", "policy", "rules") // for upgrades after it
 				s.wantWired(true)
 				waits = s.held()
 				s.stillRuns(before)
