@@ -114,12 +114,24 @@ func awaitQueue(q *queue, words string) {
 	})
 }
 
-// ctlRefused: a refusal is told with its reason, and how to offer the job again.
+// ctlRefused: a refusal is told with its reason, and with what has the job asked anew.
 func ctlRefused(t *testing.T) {
-	g := newGate(t, newHook(t, admission.Refuse("at most 8 CPUs")))
+	h := newHook(t, admission.Refuse("at most 8 CPUs"))
+	g := newGate(t, h)
 	q := newHookedQueue(t, g)
 	q.setQuota("40")
 	job := q.batchJob("plain")
 	awaitWorkload(t, job, "is inactive", func(wl *kueue.Workload) bool { return wl.Spec.Active != nil && !*wl.Spec.Active })
-	ctl(t, "explain", "-n", q.name, "job/plain").ok(t).says(t, "A hook has refused it for good", "at most 8 CPUs", `-p '{"spec":{"active":true}}'`)
+	e := ctl(t, "explain", "-n", q.name, "job/plain").ok(t)
+	e.says(t, "A hook has refused it for good", "at most 8 CPUs")
+	_, command, told := strings.Cut(e.stdout, "kubectl ")
+	if !told {
+		t.Fatalf("it does not say what to do: %s", e)
+	}
+	h.says(admission.Admit())
+	command, _, _ = strings.Cut(command, "\n")
+	if out, err := shared.cluster.Kubectl(t.Context(), strings.Fields(command)...); err != nil {
+		t.Fatalf("kubectl %s: %v: %s", command, err, out)
+	}
+	q.awaitPods(job, 2)
 }

@@ -145,7 +145,7 @@ func (f Facts) ended(e *Explanation) {
 		e.is(Deleted, "Its Workload is being deleted; Kueue makes another one if the job is still there.")
 	case f.is(v1alpha1.WorkloadRefused):
 		e.is(Refused, "A hook has refused it for good.")
-		e.because("the hook", f.said(v1alpha1.WorkloadRefused), "change what was refused and submit the job again; to offer it as it is: "+activate)
+		e.because("the hook", f.said(v1alpha1.WorkloadRefused), "mend what the reason says; then have it asked anew: "+f.offerAnew())
 	default:
 		e.is(Inactive, "It is inactive (spec.active of the Workload is false), so Kueue does not queue it.")
 		text := f.said(kueue.WorkloadEvicted)
@@ -154,6 +154,13 @@ func (f Facts) ended(e *Explanation) {
 		}
 		e.because("Kueue", text, "mend what was wrong, then "+activate)
 	}
+}
+
+// offerAnew is the command by which a job that was refused gets another Workload. To
+// make its Workload active does nothing: Kueue queues again only what people made
+// inactive.
+func (f Facts) offerAnew() string {
+	return fmt.Sprintf("kubectl -n %s delete workload %s", f.Workload.Namespace, f.Workload.Name)
 }
 
 // running explains a job that has started.
