@@ -126,7 +126,7 @@ func newFlags() (*Config, *flag.FlagSet) {
 	fs.DurationVar(&c.Resync, "resync", time.Minute, "time between full passes over all checks and waiting Workloads")
 	fs.IntVar(&c.Workers, "workers", 16, "`number` of Workloads reconciled at once")
 	fs.Var((*names)(&c.Wanted.Queues), "queues", "`names` of ClusterQueues that are to have our checks, with commas between; one that lacks them is reported")
-	fs.Var(selector{&c.Wanted.Selector}, "queue-selector", "label `selector` of such ClusterQueues instead of names, for instance team=vision")
+	fs.Var(selector{&c.Wanted.Selector}, "queue-selector", "label `selector` of more such ClusterQueues, for instance team=vision")
 	fs.Var((*names)(&c.Wanted.Checks), "queue-checks", "`names` of the AdmissionChecks that these ClusterQueues are to have")
 	fs.Var((*names)(&c.Wanted.OnFlavors), "queue-on-flavors", "`names` of ResourceFlavors whose Workloads need the checks; empty: all Workloads")
 	fs.BoolVar(&c.Mend, "mend-queues", false, "put a check into ClusterQueues that are to have it and lack it; takes the right to patch ClusterQueues")

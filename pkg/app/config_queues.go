@@ -57,8 +57,6 @@ func (c *Config) validateQueues() error {
 	w := c.Wanted
 	named, labelled := len(w.Queues) > 0, w.Selector != nil
 	switch {
-	case named && labelled:
-		return errors.New("-queues conflicts with -queue-selector: give names or labels of ClusterQueues")
 	case !named && !labelled:
 		return c.validateNoQueues()
 	case len(w.Checks) == 0:

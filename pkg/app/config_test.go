@@ -60,7 +60,7 @@ func TestParseConfigAccepts(t *testing.T) {
 		{"-in-cluster"}, {"-in-cluster=false", "-kubeconfig=x"}, {"--kube-api-qps=-1", "--kube-api-burst=-1"},
 		{"-kube-api-qps=0.5"}, {"-metrics-bind-address=0", "-health-probe-bind-address=[::1]:0"},
 		{"-lease-duration=2s", "-renew-deadline=1.5s", "-retry-period=1s"}, {"-log-level=debug", "-log-format=json"},
-		{"-queues=", "-queue-selector=", "-queue-checks=", "-queue-on-flavors="}, {"-queue-selector=team in (a,b)", "-queue-checks=c", "-mend-queues"},
+		{"-queues=", "-queue-selector=", "-queue-checks=", "-queue-on-flavors="}, {"-queue-selector=team in (a,b)", "-queue-checks=c", "-mend-queues"}, {"-queues=a", "-queue-selector=b", "-queue-checks=c"},
 		{"-lease-name=a.b", "-lease-namespace=x"}, {"-workers=1", "-resync=1ns"}, {"-version", "-workers=0"},
 	} {
 		if _, err := ParseConfig(args); err != nil {
@@ -98,7 +98,6 @@ func TestParseConfigRefuses(t *testing.T) {
 		{[]string{"-queues=a,B"}, `"B" is no name`},
 		{[]string{"-queues=a,,b", "-queue-checks=c"}, `"" is no name`},
 		{[]string{"-queue-selector=team in", "-queue-checks=c"}, "-queue-selector"},
-		{[]string{"-queues=a", "-queue-selector=b", "-queue-checks=c"}, "-queues conflicts with -queue-selector"},
 		{[]string{"-queues=a"}, "-queue-checks is missing"},
 		{[]string{"-queue-checks=c"}, "-queue-checks needs -queues or -queue-selector"},
 		{[]string{"-queue-on-flavors=f"}, "-queue-on-flavors needs -queues or -queue-selector"},

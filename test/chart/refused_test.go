@@ -60,7 +60,7 @@ func TestGates(t *testing.T) {
 		"CRDGoes":  {"gates and all", map[string]any{"crds": map[string]any{"keep": false}}, nil, []string{"CustomResourceDefinition admissiongates.dispatch.phpboyscout.uk: "}, []string{": keep"}},
 		"Policy":   {"where it is served", nil, []string{policy}, []string{"MutatingAdmissionPolicy pods.dispatch", "MutatingAdmissionPolicyBinding pods.dispatch"}, nil},
 		"NoPolicy": {"another release has it", map[string]any{"podPolicy": map[string]any{"enabled": false}}, []string{policy}, nil, []string{"MutatingAdmissionPolicy"}},
-		"NoPods":   {"not wanted", map[string]any{"rbac": map[string]any{"waitForPods": false}}, nil, nil, []string{"reads pods", "reads jobs", "reads jobsets"}},
+		"NoPods":   {"not wanted", map[string]any{"rbac": map[string]any{"waitForPods": false}}, nil, nil, []string{"reads jobs", "reads jobsets"}},
 		"Gates": {"two of three have one, one is ours", gated, []string{served},
 			[]string{"AdmissionCheck a: gate a", "AdmissionCheck b: gate other", "AdmissionCheck a.plain: no gate", "AdmissionGate a: ordinary", "reads secrets [of-a z]"},
 			[]string{"AdmissionGate other"}},

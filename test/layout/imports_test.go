@@ -74,7 +74,7 @@ var table = []row{
 	{pkg: "pkg/internal/lease", allow: slices.Concat(
 		[]string{"std", "./api/...", "k8s.io/client-go/..."}, kubernetesTypes)},
 	{pkg: "pkg/internal/wiring", allow: slices.Concat([]string{
-		"std", "./api/v1alpha1", "sigs.k8s.io/controller-runtime/pkg/client", "sigs.k8s.io/kueue/apis/...",
+		"std", "./api/v1alpha1", "./pkg/internal/hold", "sigs.k8s.io/controller-runtime/pkg/client", "sigs.k8s.io/kueue/apis/...",
 	}, kubernetesTypes)},
 	{pkg: "pkg/internal/controller", allow: slices.Concat([]string{
 		"std", "./pkg/admission/...", "./pkg/internal/...",

@@ -345,7 +345,8 @@ spec:
 {{- $flags := list -}}
 {{- if $attach.selector -}}
 {{- $flags = append $flags (printf "-queue-selector=%s" $attach.selector) -}}
-{{- else if $queues -}}
+{{- end -}}
+{{- if $queues -}}
 {{- $flags = append $flags (printf "-queues=%s" (join "," $queues)) -}}
 {{- end -}}
 {{- if $flags -}}

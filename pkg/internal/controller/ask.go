@@ -17,12 +17,15 @@ import (
 )
 
 // plan decides, with all answers to its questions that there are.
-func (g *Gate) plan(snap *gate.Snapshot) gate.Plan {
+func (g *Gate) plan(ctx context.Context, snap *gate.Snapshot) (gate.Plan, error) {
 	plan := gate.Decide(*snap, time.Now())
 	for g.collect(snap, plan) {
+		if err := g.readPods(ctx, snap); err != nil {
+			return plan, err
+		}
 		plan = gate.Decide(*snap, time.Now())
 	}
-	return plan
+	return plan, nil
 }
 
 // collect adds answers to the snapshot, and tells whether there were new ones.

@@ -100,7 +100,10 @@ func (g *Gate) behind(snap gate.Snapshot) bool {
 func (g *Gate) decide(ctx context.Context, snap *gate.Snapshot) (gate.Plan, error) {
 	uid := snap.Workload.UID
 	snap.Loss = g.memory.read(uid).loss
-	plan := g.plan(snap)
+	plan, err := g.plan(ctx, snap)
+	if err != nil {
+		return plan, err
+	}
 	if !plan.Case.NeedsFreshTrainJob() {
 		g.memory.unsuspect(uid)
 		return plan, nil
@@ -122,9 +125,10 @@ func (g *Gate) decide(ctx context.Context, snap *gate.Snapshot) (gate.Plan, erro
 		return plan, err
 	}
 	snap.TrainJob = job
-	plan = g.plan(snap)
-	g.memory.settle(uid, plan.Case)
-	return plan, nil
+	if plan, err = g.plan(ctx, snap); err == nil {
+		g.memory.settle(uid, plan.Case)
+	}
+	return plan, err
 }
 
 // fault deals with what is neither a conflict nor a refusal: the API server, a

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
@@ -63,8 +64,14 @@ type Options struct {
 
 // Setup adds the controllers to a manager.
 func Setup(ctx context.Context, mgr manager.Manager, o Options) error {
+	_, err := setup(ctx, mgr, o)
+	return err
+}
+
+// setup adds the controllers and returns the runner of their full passes.
+func setup(ctx context.Context, mgr manager.Manager, o Options) (*passes, error) {
 	if err := setupCache(ctx, mgr); err != nil {
-		return err
+		return nil, err
 	}
 	g := &Gate{
 		cached: mgr.GetClient(), live: mgr.GetAPIReader(), writer: mgr.GetClient(), held: o.Held,
@@ -73,7 +80,7 @@ func Setup(ctx context.Context, mgr manager.Manager, o Options) error {
 	}
 	var err error
 	if g.pods, err = newPodWatch(mgr, g.mapPod); err != nil {
-		return err
+		return nil, err
 	}
 	gates := &Gates{cached: mgr.GetClient(), writer: mgr.GetClient(), held: o.Held, log: o.Log}
 	g.hooks = newHooks(ctx, mgr, o, gates.changed)
@@ -82,10 +89,10 @@ func Setup(ctx context.Context, mgr manager.Manager, o Options) error {
 	gates.policies = g.policies
 	wires, err := newWires(ctx, mgr, o)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	p := &passes{period: o.Resync, checks: checks, gate: g, log: o.Log, queue: make(chan queue, 1)}
-	return errors.Join(
+	return p, errors.Join(
 		mgr.Add(p), mgr.Add(g.pods),
 		watchChecks(mgr, checks), watchGates(mgr, gates), watchQueues(mgr, wires), watchWorkloads(mgr, g, p, o.Workers))
 }
@@ -207,6 +214,8 @@ func watchWorkloads(mgr manager.Manager, g *Gate, p *passes, workers int) (err e
 		Watches(&v1alpha1.AdmissionGate{}, handler.EnqueueRequestsFromMapFunc(g.mapGate)).
 		// Somebody begins to wait for quota that held Workloads sit on.
 		Watches(&kueue.ClusterQueue{}, handler.EnqueueRequestsFromMapFunc(g.mapQueue), builder.WithPredicates(getsCrowded)).
+		// A queue loses a check that keeps Workloads without quota.
+		Watches(&kueue.ClusterQueue{}, handler.EnqueueRequestsFromMapFunc(g.mapLoss), builder.WithPredicates(losesCheck)).
 		// The full pass and the answers of hooks add to the same queue.
 		WatchesRawSource(source.Func(func(_ context.Context, q queue) error {
 			add := func(r reconcile.Request) { q.Add(r) }
@@ -228,6 +237,20 @@ var getsCrowded = predicate.Funcs{
 		before, ok1 := e.ObjectOld.(*kueue.ClusterQueue)
 		after, ok2 := e.ObjectNew.(*kueue.ClusterQueue)
 		return ok1 && ok2 && before.Status.PendingWorkloads == 0 && after.Status.PendingWorkloads > 0
+	},
+	DeleteFunc:  func(event.DeleteEvent) bool { return false },
+	GenericFunc: func(event.GenericEvent) bool { return false },
+}
+
+// losesCheck passes the moment when a queue no longer names a check.
+var losesCheck = predicate.Funcs{
+	CreateFunc: func(event.CreateEvent) bool { return false },
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		before, ok1 := e.ObjectOld.(*kueue.ClusterQueue)
+		after, ok2 := e.ObjectNew.(*kueue.ClusterQueue)
+		return ok1 && ok2 && slices.ContainsFunc(wiring.Entries(before), func(entry kueue.AdmissionCheckStrategyRule) bool {
+			return !slices.ContainsFunc(wiring.Entries(after), func(other kueue.AdmissionCheckStrategyRule) bool { return other.Name == entry.Name })
+		})
 	},
 	DeleteFunc:  func(event.DeleteEvent) bool { return false },
 	GenericFunc: func(event.GenericEvent) bool { return false },
@@ -309,6 +332,20 @@ func (g *Gate) mapQueue(ctx context.Context, o client.Object) []reconcile.Reques
 		if q := &queues.Items[i]; q.Name == cq.Name || cq.Spec.CohortName != "" && q.Spec.CohortName != "" {
 			requests = append(requests, g.mapped(ctx, client.MatchingFields{indexQuota: q.Name})...)
 		}
+	}
+	return requests
+}
+
+// mapLoss finds the Workloads that wait for a check which a ClusterQueue names. It is
+// asked about the queue as it was, too.
+func (g *Gate) mapLoss(ctx context.Context, o client.Object) []reconcile.Request {
+	cq, ok := o.(*kueue.ClusterQueue)
+	if !ok {
+		return nil
+	}
+	var requests []reconcile.Request
+	for _, entry := range wiring.Entries(cq) {
+		requests = append(requests, g.mapped(ctx, client.MatchingFields{indexCheck: string(entry.Name)})...)
 	}
 	return requests
 }

@@ -167,7 +167,7 @@ func (r *round) updates(check kueue.AdmissionCheckReference, p *Policy, a Answer
 		}
 	}
 	return placement.Updates(changes, placement.Facts{
-		Workload: &wl, Check: check, Flavors: r.s.Flavors, TrainJob: TrainJobOwner(&wl) != nil,
+		Workload: &wl, Check: check, Flavors: r.s.Flavors, TrainJob: TrainJobOwner(&wl) != nil, Pods: r.s.Pods,
 	})
 }
 

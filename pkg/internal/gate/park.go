@@ -52,6 +52,9 @@ func (r *round) returnQuota() {
 	// than this takes would keep it for ever.
 	next = later(next, r.now.Add(leastPark+time.Second-1).Truncate(time.Second))
 	r.book.Park, r.book.Returned, r.booked = next, r.book.Returned+1, true
+	if a := r.s.Workload.Status.Admission; a != nil {
+		r.book.Queue = a.ClusterQueue
+	}
 	for i := range r.out {
 		if r.out[i].Name == held[0] {
 			retry(&r.out[i], 0, r.now)
@@ -125,8 +128,12 @@ func (s Snapshot) parkedUntil() time.Time {
 	return time.Time{}
 }
 
-// current tells whether the holds of a Workload rest on what its gates say now.
+// current tells whether the holds of a Workload rest on what its gates say now, and
+// its queue still asks for them.
 func (s Snapshot) current(book hold.Book, e entries) bool {
+	if s.Detached {
+		return false
+	}
 	n := 0
 	for _, c := range e.all {
 		held, ok := book.Checks[c.Name]

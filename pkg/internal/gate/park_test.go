@@ -47,6 +47,9 @@ func retrying(second int, seconds int32) func(*Snapshot) {
 	}
 }
 
+// lostCheck: the queue names the check no more.
+func lostCheck(s *Snapshot) { s.Detached = true }
+
 func reset(s *Snapshot) {
 	check("ours", pending, "Reset to Pending after eviction. Previously: Retry", 81)(s.Workload)
 }
@@ -161,6 +164,13 @@ func TestPark(t *testing.T) {
 			s.Checks["ours"] = Check{Policy: policy(func(p *Policy) { p.Version = "g.2" })}
 			check("ours", pending, entry().Message, 82)(s.Workload)
 		}, requeueAt(600)), second: 300, want: CaseUnpark, unpark: true},
+		"its queue lost the check": {s: mine(heldAs(parkedAs(600)), evictedAt(81, false), func(s *Snapshot) {
+			check("ours", pending, entry().Message, 82)(s.Workload)
+		}, requeueAt(600), lostCheck), second: 300, want: CaseUnpark, unpark: true},
+		"its queue lost the check, and it is in Retry": {s: mine(heldAs(parkedAs(600)), evictedAt(81, false), retrying(81, 519), requeueAt(600), lostCheck),
+			second: 300, want: CasePark, state: pending},
+		"its queue lost the check before it was parked": {s: mine(heldAs(parkedAs(600)), evictedAt(81, false), reset, lostCheck), second: 82,
+			want: CasePark, state: pending},
 		"the gate is gone, and it is in Retry": {s: mine(heldAs(parkedAs(600)), evictedAt(81, false), retrying(81, 519), requeueAt(600), func(s *Snapshot) {
 			s.Checks["ours"] = Check{Broken: "no gate"}
 		}), second: 300, want: CasePark, state: pending},
@@ -224,8 +234,12 @@ func TestRequeueAfterRetry(t *testing.T) {
 // before the next.
 func TestQuotaReturnsInCircles(t *testing.T) {
 	s := hooked(policy(atOnce), crowdedQueue, says(20, decided(admission.Hold("freeze"))))
+	s.Workload.Status.Admission = &kueue.Admission{ClusterQueue: "training"}
 	plan := Decide(s, at(20).Time)
 	checkReturned(t, plan, 20)
+	if plan.Book.Queue != "training" {
+		t.Errorf("the quota came from %q", plan.Book.Queue)
+	}
 	s.Workload = after(s, plan)
 	park := plan.Book.Park
 	if plan := Decide(s, at(20).Time); plan.Case != CaseNone {

@@ -27,6 +27,12 @@ type Snapshot struct {
 	Flavors map[kueue.ResourceFlavorReference]*kueue.ResourceFlavor
 	// Crowded tells whether others wait for quota that the Workload may sit on.
 	Crowded bool
+	// Detached: the ClusterQueue that a held Workload gave its quota back to names
+	// none of the checks that hold it any more.
+	Detached bool
+	// Pods is the metadata of the pods that the Workload was made for, if a hook
+	// chose labels or annotations for them.
+	Pods []metav1.ObjectMeta
 	// Remains are what is left of earlier starts of the TrainJob.
 	Remains Remains
 

@@ -118,8 +118,12 @@ func Waiting(wl *kueue.Workload) []string {
 }
 
 // Relevant tells whether a change of a Workload can give the gate anything to
-// do: it waits for a check, or it was started and the start is to be verified.
+// do: it waits for a check, it was started and the start is to be verified, or the
+// check that held it is no more.
 func Relevant(wl *kueue.Workload) bool {
+	if PhaseOf(wl) != PhaseEnded && meta.IsStatusConditionTrue(wl.Status.Conditions, v1alpha1.WorkloadHeld) {
+		return true // whatever checks it has, that of the hold may be gone
+	}
 	if len(wl.Status.AdmissionChecks) == 0 {
 		return false
 	}

@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+
+	"github.com/dispatch-admission/dispatch-admission/api/v1alpha1"
 )
 
 func TestWaitingAndRelevant(t *testing.T) {
@@ -56,6 +58,23 @@ func TestRelevantMissesNothing(t *testing.T) {
 			}
 			if plan.Checks != nil && !slices.Contains(Waiting(wl), "ours") {
 				t.Errorf("conditions %04b, state %s: a full pass misses %s", mask, state, plan.Case)
+			}
+		}
+	}
+}
+
+// TestRelevantWithoutCheck: a job whose check went is told that it is not held any
+// more, whatever other checks it has.
+func TestRelevantWithoutCheck(t *testing.T) {
+	for name, checks := range map[string][]kueue.AdmissionCheckState{"none": nil, "another's": {{Name: "theirs", State: pending}}} {
+		for _, conditions := range [][]string{{}, {kueue.WorkloadEvicted}, {kueue.WorkloadQuotaReserved}, {kueue.WorkloadQuotaReserved, kueue.WorkloadAdmitted}} {
+			wl := workload(cond(v1alpha1.WorkloadHeld, true, 11))
+			wl.Status.AdmissionChecks = checks
+			for _, c := range conditions {
+				cond(c, true, 12)(wl)
+			}
+			if plan := Decide(Snapshot{Workload: wl}, epoch); plan.Case != CaseReleased || !Relevant(wl) {
+				t.Errorf("checks %s, conditions %v: %s, looked at: %v", name, conditions, plan.Case, Relevant(wl))
 			}
 		}
 	}

@@ -54,6 +54,29 @@ func TestJitterSpreads(t *testing.T) {
 	}
 }
 
+func TestDetached(t *testing.T) {
+	book := Book{Checks: map[kueue.AdmissionCheckReference]Entry{"ours": {}, "other": {}}}
+	for name, tc := range map[string]struct {
+		checks []kueue.AdmissionCheckReference
+		want   bool
+	}{
+		"none":        {nil, true},
+		"another one": {[]kueue.AdmissionCheckReference{"theirs"}, true},
+		"one of them": {[]kueue.AdmissionCheckReference{"theirs", "other"}, false},
+	} {
+		cq := &kueue.ClusterQueue{}
+		if tc.checks != nil {
+			cq.Spec.AdmissionChecksStrategy = &kueue.AdmissionChecksStrategy{}
+			for _, c := range tc.checks {
+				cq.Spec.AdmissionChecksStrategy.AdmissionChecks = append(cq.Spec.AdmissionChecksStrategy.AdmissionChecks, kueue.AdmissionCheckStrategyRule{Name: c})
+			}
+		}
+		if got := book.Detached(cq); got != tc.want {
+			t.Errorf("a queue with %s: %v", name, got)
+		}
+	}
+}
+
 func TestNext(t *testing.T) {
 	held := Entry{Since: epoch, Held: epoch, Offers: 1}
 	for name, tc := range map[string]struct {

@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -26,6 +27,8 @@ type Book struct {
 	// Park is until when the Workload is to stay without quota; zero unless its
 	// quota was given back in this hold.
 	Park time.Time `json:"park,omitzero"`
+	// Queue is the ClusterQueue whose quota was given back last.
+	Queue kueue.ClusterQueueReference `json:"queue,omitempty"`
 	// Checks has an entry for each check that is held.
 	Checks map[kueue.AdmissionCheckReference]Entry `json:"checks,omitempty"`
 }
@@ -74,6 +77,18 @@ func (b Book) Annotation() (string, error) {
 		return "", fmt.Errorf("annotation %s: %w", v1alpha1.HoldAnnotation, err)
 	}
 	return string(text), nil
+}
+
+// Detached tells whether a queue, as it is now, names none of the checks that hold the
+// Workload.
+func (b Book) Detached(cq *kueue.ClusterQueue) bool {
+	if cq.Spec.AdmissionChecksStrategy == nil {
+		return true
+	}
+	return !slices.ContainsFunc(cq.Spec.AdmissionChecksStrategy.AdmissionChecks, func(rule kueue.AdmissionCheckStrategyRule) bool {
+		_, held := b.Checks[rule.Name]
+		return held
+	})
 }
 
 // With returns a copy of b in which a check has the entry e.

@@ -100,9 +100,9 @@ func isJob(owner *metav1.OwnerReference) bool {
 // LeaderWorkerSets.
 const groupAnnotation = "kueue.x-k8s.io/is-group-workload"
 
-// madeOfPods tells whether the pods exist before the job starts, held by a gate.
-// Kueue then updates them instead of a template.
-func madeOfPods(wl *kueue.Workload) bool {
+// MadeOfPods tells whether the pods of a Workload exist before it starts, each held by
+// a gate of Kueue. Kueue then updates them instead of a template.
+func MadeOfPods(wl *kueue.Workload) bool {
 	return wl.Annotations[groupAnnotation] == "true" ||
 		slices.ContainsFunc(wl.OwnerReferences, func(o metav1.OwnerReference) bool {
 			return o.Kind == "Pod" && o.APIVersion == corev1.SchemeGroupVersion.String()
@@ -111,7 +111,7 @@ func madeOfPods(wl *kueue.Workload) bool {
 
 // pinned finds a choice that pods cannot take on once they exist.
 func (f Facts) pinned(c admission.Changes, ps *kueue.PodSet) *Conflict {
-	if !madeOfPods(f.Workload) {
+	if !MadeOfPods(f.Workload) {
 		return nil
 	}
 	if conflict := pin(serviceAccountField, c.ServiceAccount, serviceAccount(&ps.Template.Spec)); conflict != nil {

@@ -371,7 +371,7 @@ func TestMadeOfPods(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			if got := madeOfPods(facts(tc.wl).Workload); got != tc.want {
+			if got := MadeOfPods(facts(tc.wl).Workload); got != tc.want {
 				t.Errorf("%s: %t", tc.reason, got)
 			}
 		})

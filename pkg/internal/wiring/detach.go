@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -13,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+
+	"github.com/dispatch-admission/dispatch-admission/pkg/internal/hold"
 )
 
 // Detach takes the entries of checks out of a queue, whoever put them there. With
@@ -44,7 +47,56 @@ func (w *Wirer) Detach(ctx context.Context, queue string, checks []string, hold 
 			r.Problem = problem(err)
 		}
 	}
+	last := &results[len(results)-1]
+	if w.DryRun || last.Problem != "" || !slices.ContainsFunc(results, func(r Result) bool { return r.Change == Detached }) {
+		return results
+	}
+	note, err := w.letGo(ctx, queue)
+	last.Note = join(last.Note, note)
+	if err != nil {
+		last.Problem = problem(err)
+	}
 	return results
+}
+
+// letGo waits until no Workload is kept out of a queue until its next offer by checks
+// that the queue does not name any more. Kueue looks at such a Workload only then, but
+// a gate that leads sees to it at once; without one it is told what people can do.
+func (w *Wirer) letGo(ctx context.Context, queue string) (note string, err error) {
+	patient := time.Now().Add(w.Settle)
+	err = w.until(ctx, fmt.Sprintf("no job is kept out of ClusterQueue %q until its next offer", queue), func() (string, error) {
+		cq, err := w.read(ctx, queue)
+		if err != nil {
+			return "", err
+		}
+		var kept []types.NamespacedName
+		if err := w.eachWorkload(ctx, func(wl *kueue.Workload) {
+			if parked(wl, cq, time.Now()) {
+				kept = append(kept, client.ObjectKeyFromObject(wl))
+			}
+		}); err != nil || len(kept) == 0 {
+			return "", err
+		}
+		if time.Now().After(patient) {
+			note = fmt.Sprintf("no gate leads, so %d of its jobs stay without quota until their next offer; to let one go: "+
+				`kubectl patch workload -n %s %s --subresource=status --type=merge -p '{"status":{"requeueState":{"requeueAt":null}}}'`,
+				len(kept), kept[0].Namespace, kept[0].Name)
+			return "", nil
+		}
+		return fmt.Sprintf("%d are", len(kept)), nil
+	})
+	if apierrors.IsNotFound(err) {
+		err = nil // the queue went, too
+	}
+	return note, err
+}
+
+// parked tells whether a Workload is kept out of a queue for checks that the queue
+// does not name.
+func parked(wl *kueue.Workload, cq *kueue.ClusterQueue, now time.Time) bool {
+	book, st := hold.Read(wl), wl.Status.RequeueState
+	return string(book.Queue) == cq.Name && book.Detached(cq) && st != nil && st.RequeueAt != nil && st.RequeueAt.After(now) &&
+		wl.DeletionTimestamp == nil && !meta.IsStatusConditionTrue(wl.Status.Conditions, kueue.WorkloadFinished)
 }
 
 // named notes which checks a queue does not name, and tells whether it names any.

@@ -110,19 +110,26 @@ const pageSize = 500
 // waiting are the Workloads that have quota and have not started, by queue.
 func (w *Wirer) waiting(ctx context.Context) (map[string][]kueue.Workload, error) {
 	waiting := map[string][]kueue.Workload{}
+	return waiting, w.eachWorkload(ctx, func(wl *kueue.Workload) {
+		if waits(wl) {
+			queue := string(wl.Status.Admission.ClusterQueue)
+			waiting[queue] = append(waiting[queue], *wl)
+		}
+	})
+}
+
+// eachWorkload looks at every Workload.
+func (w *Wirer) eachWorkload(ctx context.Context, look func(*kueue.Workload)) error {
 	for next := ""; ; {
 		var page kueue.WorkloadList
 		if err := w.Client.List(ctx, &page, client.Limit(pageSize), client.Continue(next)); err != nil {
-			return nil, err
+			return err
 		}
 		for i := range page.Items {
-			if wl := &page.Items[i]; waits(wl) {
-				queue := string(wl.Status.Admission.ClusterQueue)
-				waiting[queue] = append(waiting[queue], *wl)
-			}
+			look(&page.Items[i])
 		}
 		if next = page.Continue; next == "" {
-			return waiting, nil
+			return nil
 		}
 	}
 }

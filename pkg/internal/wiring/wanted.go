@@ -9,8 +9,7 @@ import (
 
 // Wanted says which queues are to have which checks. The zero value wants nothing.
 type Wanted struct {
-	// Queues are names of queues; Selector picks them by their labels and is nil if
-	// they are named. There is never both.
+	// Queues are names of queues; Selector picks more by their labels, none if it is nil.
 	Queues   []string
 	Selector labels.Selector
 	// Checks are the names of the checks, OnFlavors what each is limited to; none
@@ -20,10 +19,7 @@ type Wanted struct {
 
 // Picks tells whether a queue is one of those.
 func (w *Wanted) Picks(cq *kueue.ClusterQueue) bool {
-	if w.Selector != nil {
-		return w.Selector.Matches(labels.Set(cq.Labels))
-	}
-	return slices.Contains(w.Queues, cq.Name)
+	return slices.Contains(w.Queues, cq.Name) || w.Selector != nil && w.Selector.Matches(labels.Set(cq.Labels))
 }
 
 // Of is the entry that a queue is to have of a check; nil if it is to have none.

@@ -36,6 +36,7 @@ func TestWanted(t *testing.T) {
 	}{
 		"nothing":       {Wanted{}, nil},
 		"by name":       {Wanted{Queues: []string{"batch", "training"}, Checks: []string{"policy"}, OnFlavors: []string{"a"}}, &Entry{Check: "policy", OnFlavors: []string{"a"}}},
+		"by both":       {Wanted{Queues: []string{"batch"}, Selector: selector("team=vision"), Checks: []string{"policy"}}, &Entry{Check: "policy"}},
 		"another name":  {Wanted{Queues: []string{"batch"}, Checks: []string{"policy"}}, nil},
 		"another check": {Wanted{Queues: []string{"training"}, Checks: []string{"other"}}, nil},
 		"by label":      {Wanted{Selector: selector("team=vision"), Checks: []string{"policy"}}, &Entry{Check: "policy"}},

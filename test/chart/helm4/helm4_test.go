@@ -101,6 +101,25 @@ func TestLint(t *testing.T) {
 	}
 }
 
+// TestRefused wants the messages that were recorded of Helm 3.
+func TestRefused(t *testing.T) {
+	refusals, err := matrix.Refusals(testdata)
+	if err != nil || len(refusals) == 0 {
+		t.Fatalf("%d refusals: %v", len(refusals), err)
+	}
+	for _, tc := range refusals {
+		t.Run(tc.Name, func(t *testing.T) {
+			_, err := render(t, matrix.Case{Release: "gate", Namespace: "gates", Values: tc.Values})
+			if err == nil {
+				t.Fatal("was rendered")
+			}
+			if diff := cmp.Diff(tc.Says, matrix.Message(err)); diff != "" {
+				t.Errorf("-Helm 3 +Helm 4\n%s", diff)
+			}
+		})
+	}
+}
+
 // TestGolden wants of Helm 4 what was recorded of Helm 3.
 func TestGolden(t *testing.T) {
 	var defaults matrix.Rendered

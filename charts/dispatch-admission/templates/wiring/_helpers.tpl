@@ -36,6 +36,8 @@
 {{- define "dispatch-admission.jobSpec" -}}
 {{- $root := .root -}}
 backoffLimit: 2
+# One that failed is nobody's once the release is gone. For a day its log can be read.
+ttlSecondsAfterFinished: 86400
 activeDeadlineSeconds: {{ .deadline }}
 template:
   metadata:
