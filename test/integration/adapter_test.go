@@ -87,12 +87,8 @@ func TestAdapter(t *testing.T) {
 // startAdapter starts dispatch-hook; it is ended with the test.
 func startAdapter(t *testing.T, config string) {
 	t.Helper()
-	program := filepath.Join(t.TempDir(), "dispatch-hook")
-	if err := harness.GoBuild(t.Context(), harness.Root(), program, "./cmd/dispatch-hook"); err != nil {
-		t.Fatal(err)
-	}
 	var log lines
-	cmd := exec.Command(program, "-config", config, "-kubeconfig", shared.cluster.Kubeconfig(), "-metrics-bind-address=0")
+	cmd := exec.Command(shared.program("dispatch-hook"), "-config", config, "-kubeconfig", shared.cluster.Kubeconfig(), "-metrics-bind-address=0")
 	cmd.Stderr = &log
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

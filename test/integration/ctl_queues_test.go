@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
+	"github.com/dispatch-admission/dispatch-admission/api/v1alpha1"
 	"github.com/dispatch-admission/dispatch-admission/pkg/admission"
 	"github.com/dispatch-admission/dispatch-admission/test/cluster"
 )
@@ -144,6 +145,51 @@ func ctlFlavors(t *testing.T) {
 	q.wantChecks()
 }
 
+// ctlDetachParked: a job that has given its quota back for hours goes on when its
+// check goes, and is not called held any more.
+func ctlDetachParked(t *testing.T) {
+	h := newHoldHook(t)
+	g := newGate(t, h.testHook, holdTimes(10, 0))
+	q := newHookedQueue(t, g)
+	h.decides("parked", admission.HoldUntil(time.Now().Add(6*time.Hour), "not today"))
+	job := q.batchJob("parked")
+	q.tooBig()
+	if at := requeueAt(awaitParked(t, job)); time.Until(at) < 5*time.Hour {
+		t.Fatalf("it is parked until %s", at)
+	}
+	r := ctl(t, "queues", "detach", q.name, "--check", g.Name).ok(t)
+	if strings.Contains(r.stdout, "no gate leads") {
+		t.Errorf("the gate did not let go: %s", r)
+	}
+	q.awaitPods(job, 2)
+	awaitWorkload(t, job, "is not called held", func(wl *kueue.Workload) bool {
+		return conditionOf(wl, v1alpha1.WorkloadHeld).Status == metav1.ConditionFalse
+	})
+}
+
+// TestDetachWithoutGate: with no gate to let go of a job that is parked, it is told how
+// to, and that does it.
+func TestDetachWithoutGate(t *testing.T) {
+	gate := startLeading(t, run{name: "gate"})
+	h := newHoldHook(t)
+	g := newGate(t, h.testHook, holdTimes(10, 0))
+	q := newHookedQueue(t, g)
+	h.decides("parked", admission.HoldUntil(time.Now().Add(6*time.Hour), "not today"))
+	job := q.batchJob("parked")
+	q.tooBig()
+	awaitParked(t, job)
+	gate.kill()
+	r := ctl(t, "queues", "detach", q.name, "--check", g.Name).ok(t)
+	r.says(t, "no gate leads, so 1 of its jobs")
+	_, command, _ := strings.Cut(r.stdout, "to let one go: kubectl ")
+	command, patch, _ := strings.Cut(command, " -p '")
+	patch, _, _ = strings.Cut(patch, "'")
+	if out, err := shared.cluster.Kubectl(t.Context(), append(strings.Fields(command), "-p", patch)...); err != nil {
+		t.Fatalf("kubectl %s -p '%s': %v: %s", command, patch, err, out)
+	}
+	q.awaitPods(job, 2)
+}
+
 // ctlDetachWaiting: jobs that wait for a check start when it goes, and with
 // --hold-first none does until somebody opens the queue.
 func ctlDetachWaiting(t *testing.T) {
@@ -175,6 +221,9 @@ func ctlDetachWaiting(t *testing.T) {
 	})
 	ctl(t, "queues", "detach", open.name, "--check", g.Name).ok(t)
 	open.awaitPods(free, 2)
+	awaitWorkload(t, free, "is not called held", func(wl *kueue.Workload) bool {
+		return conditionOf(wl, v1alpha1.WorkloadHeld).Status == metav1.ConditionFalse
+	})
 	r := ctl(t, "queues", "detach", stopped.name, "--hold-first").ok(t)
 	stopped.wantChecks()
 	command := `kubectl patch clusterqueue ` + stopped.name + ` --type=merge -p '{"spec":{"stopPolicy":"None"}}'`

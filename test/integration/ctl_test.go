@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -21,7 +20,6 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	"github.com/dispatch-admission/dispatch-admission/pkg/admission"
-	"github.com/dispatch-admission/dispatch-admission/test/integration/internal/harness"
 )
 
 // TestCtl has the stories of dispatchctl, the program that ships, beside one
@@ -37,6 +35,7 @@ func TestCtl(t *testing.T) {
 		"LastEntry":      ctlLastEntry,
 		"Flavors":        ctlFlavors,
 		"DetachWaiting":  ctlDetachWaiting,
+		"DetachParked":   ctlDetachParked,
 		"NotServed":      ctlNotServed,
 		"Withdraw":       ctlWithdraw,
 		"Concurrent":     ctlConcurrent,
@@ -52,12 +51,6 @@ func TestCtl(t *testing.T) {
 	}
 }
 
-// ctlProgram builds dispatchctl, once.
-var ctlProgram = sync.OnceValues(func() (string, error) {
-	path := filepath.Join(filepath.Dir(shared.program), "dispatchctl")
-	return path, harness.GoBuild(context.Background(), harness.Root(), path, "./cmd/dispatchctl")
-})
-
 // ctlRun is what came of one call of dispatchctl.
 type ctlRun struct {
 	code           int
@@ -69,21 +62,17 @@ func (r ctlRun) String() string {
 }
 
 // ctl runs dispatchctl as the administrator.
-func ctl(t *testing.T, args ...string) ctlRun {
+func ctl(t testing.TB, args ...string) ctlRun {
 	t.Helper()
 	return ctlAs(t, shared.cluster.Kubeconfig(), args...)
 }
 
 // ctlAs runs dispatchctl with a kubeconfig.
-func ctlAs(t *testing.T, kubeconfig string, args ...string) ctlRun {
+func ctlAs(t testing.TB, kubeconfig string, args ...string) ctlRun {
 	t.Helper()
-	program, err := ctlProgram()
-	if err != nil {
-		t.Fatal(err)
-	}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, program, args...)
+	cmd := exec.CommandContext(ctx, shared.program("dispatchctl"), args...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs

@@ -51,8 +51,8 @@ func TestCrash(t *testing.T) {
 // A leader that is told to stop does so with code 0 and keeps the Lease.
 func TestTakeOver(t *testing.T) {
 	q := newQueue(t, unique("check"))
-	leader := startLeading(t, run{name: "first", flags: brisk})
-	candidate := start(t, run{name: "second", flags: brisk})
+	leader := startLeading(t, run{name: "first"})
+	candidate := start(t, run{name: "second"})
 	job := q.submit(dispatchName())
 	q.awaitStart(job, "1")
 	if lines := candidate.find("leading"); len(lines) > 0 {
@@ -86,13 +86,13 @@ func TestPausedLeader(t *testing.T) {
 	q := newQueue(t, unique("check"))
 	p := newProxy(t)
 	held := p.hold(q.in(checkWrite))
-	paused := startLeading(t, run{name: "paused", via: &p.endpoint, flags: brisk})
+	paused := startLeading(t, run{name: "paused", via: &p.endpoint})
 	job := q.submit(dispatchName())
 	held.await(t)
 	paused.signal(syscall.SIGSTOP)
 	before := p.written()
 
-	next := start(t, run{name: "next", flags: brisk})
+	next := start(t, run{name: "next"})
 	next.await(patience, "leading")
 	q.awaitStart(job, "1")
 	// Work that the paused leader has never heard of.

@@ -24,7 +24,7 @@ import (
 // queue is a ClusterQueue of one test with its LocalQueue in a namespace of the
 // same name. Quota is for one job of two nodes.
 type queue struct {
-	t    *testing.T
+	t    testing.TB
 	name string
 	pods *podWatch
 }
@@ -39,7 +39,7 @@ func unique(prefix string) string {
 
 // newQueue makes a queue whose Workloads need the checks, all of ours unless
 // their name ends in "-foreign".
-func newQueue(t *testing.T, checks ...string) *queue {
+func newQueue(t testing.TB, checks ...string) *queue {
 	t.Helper()
 	for _, c := range checks {
 		if strings.HasSuffix(c, "-foreign") {
@@ -52,7 +52,7 @@ func newQueue(t *testing.T, checks ...string) *queue {
 }
 
 // newQueueOf makes a queue whose Workloads need checks that exist.
-func newQueueOf(t *testing.T, checks ...string) *queue {
+func newQueueOf(t testing.TB, checks ...string) *queue {
 	t.Helper()
 	q := &queue{t: t, name: unique("q")}
 	create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: q.name}})
@@ -84,19 +84,19 @@ func clusterQueue(name string, checks ...string) *kueue.ClusterQueue {
 }
 
 // newCheck makes an AdmissionCheck of ours.
-func newCheck(t *testing.T, name string) {
+func newCheck(t testing.TB, name string) {
 	t.Helper()
 	newCheckWith(t, name, nil)
 }
 
-func newCheckWith(t *testing.T, name string, parameters *kueue.AdmissionCheckParametersReference) {
+func newCheckWith(t testing.TB, name string, parameters *kueue.AdmissionCheckParametersReference) {
 	t.Helper()
 	create(t, &kueue.AdmissionCheck{ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: kueue.AdmissionCheckSpec{ControllerName: v1alpha1.ControllerName, Parameters: parameters}})
 }
 
 // newForeignCheck makes a check that only the test answers, and makes it active.
-func newForeignCheck(t *testing.T, name string) {
+func newForeignCheck(t testing.TB, name string) {
 	t.Helper()
 	check := &kueue.AdmissionCheck{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: kueue.AdmissionCheckSpec{ControllerName: foreignController}}
 	create(t, check)
@@ -104,7 +104,7 @@ func newForeignCheck(t *testing.T, name string) {
 }
 
 // activate makes a check active as its controller would.
-func activate(t *testing.T, check *kueue.AdmissionCheck) {
+func activate(t testing.TB, check *kueue.AdmissionCheck) {
 	t.Helper()
 	eventually(t, 10*time.Second, "the check is active", func() error {
 		if err := shared.admin.Get(t.Context(), client.ObjectKeyFromObject(check), check); err != nil {
@@ -116,7 +116,7 @@ func activate(t *testing.T, check *kueue.AdmissionCheck) {
 }
 
 // create makes an object that goes with the test.
-func create(t *testing.T, o client.Object) {
+func create(t testing.TB, o client.Object) {
 	t.Helper()
 	if err := shared.admin.Create(t.Context(), o); err != nil {
 		t.Fatal(err)
@@ -200,7 +200,7 @@ func workloadOf(ctx context.Context, namespace string, owner types.UID) (*kueue.
 }
 
 // editWorkload changes a Workload's spec until it sticks.
-func editWorkload(t *testing.T, job client.Object, change func(*kueue.Workload)) {
+func editWorkload(t testing.TB, job client.Object, change func(*kueue.Workload)) {
 	t.Helper()
 	eventually(t, 10*time.Second, "the workload is edited", func() error {
 		wl, err := workloadOf(t.Context(), job.GetNamespace(), job.GetUID())
@@ -213,7 +213,7 @@ func editWorkload(t *testing.T, job client.Object, change func(*kueue.Workload))
 }
 
 // setActive sets spec.active of a job's Workload.
-func setActive(t *testing.T, job client.Object, active bool) {
+func setActive(t testing.TB, job client.Object, active bool) {
 	t.Helper()
 	editWorkload(t, job, func(wl *kueue.Workload) { wl.Spec.Active = &active })
 }
@@ -230,7 +230,7 @@ func (q *queue) setStopPolicy(policy kueue.StopPolicy) {
 // answer gives a foreign check of a job's Workload a state. Kueue's scheduler
 // writes all checks again when it reserves quota, as it knew them before, so an
 // answer given at that very time can be lost.
-func answer(t *testing.T, job client.Object, check string, state kueue.CheckState) {
+func answer(t testing.TB, job client.Object, check string, state kueue.CheckState) {
 	t.Helper()
 	eventually(t, 10*time.Second, "the foreign check is answered", func() error {
 		wl, err := workloadOf(t.Context(), job.GetNamespace(), job.GetUID())

@@ -24,8 +24,10 @@ import (
 // is shared, and the job runs in the end.
 func evictedStories(p *proxy, metrics string) []tale {
 	stories := []tale{
+		{"BeforeCall", evictedBeforeCall},
 		{"LateAnswer", lateAnswer},
 		{"CallGivenUp", func(t *testing.T) { callGivenUp(t, metrics) }},
+		{"AfterAnswer", func(t *testing.T) { evictedAfterAnswer(t, p) }},
 		{"AfterRaise", func(t *testing.T) { evictedAfterRaise(t, p) }},
 		{"RequeuedMeanwhile", func(t *testing.T) { requeuedMeanwhile(t, p) }},
 		{"TimeComesMeanwhile", func(t *testing.T) { timeComesMeanwhile(t, p) }},
@@ -47,6 +49,73 @@ func evictAndRequeue(t *testing.T, job client.Object, meanwhile func()) {
 	})
 	meanwhile()
 	setActive(t, job, true)
+}
+
+// hookCalls is how many calls of a hook the gate makes at once.
+const hookCalls = 16
+
+// evictedBeforeCall: the job is evicted while its question waits behind as many others
+// as the hook is asked at once. The hook never hears of that attempt.
+func evictedBeforeCall(t *testing.T) {
+	h := newHoldHook(t)
+	gate := newGate(t, h.testHook, patiently)
+	q := newHookedQueue(t, gate)
+	others, release := newQueueOf(t, gate.Name), make(chan struct{})
+	others.setQuota("40")
+	var busy []client.Object
+	for i := range hookCalls {
+		name := fmt.Sprint("other-", i)
+		h.rule(name, func(context.Context, *admission.Request) (admission.Decision, error) {
+			<-release
+			return admission.Admit(), nil
+		})
+		busy = append(busy, others.batchJob(name))
+	}
+	for _, other := range busy {
+		h.awaitAsked(other, 1)
+	}
+	job := q.submit(dispatchName())
+	awaitWorkload(t, job, "has quota and waits for the hook", func(wl *kueue.Workload) bool {
+		return has(wl, kueue.WorkloadQuotaReserved) && checkOf(wl, gate.Name).Message != ""
+	})
+	evictAndRequeue(t, job, func() {
+		if n := len(h.times(job)); n > 0 {
+			t.Errorf("the hook was asked %d times although it was busy", n)
+		}
+	})
+	close(release)
+	q.awaitStart(job, "1")
+	wantTries(t, h, job, 1)
+}
+
+// evictedAfterAnswer: the hook has answered with changes, and the job is evicted before
+// anything of the answer is written. The hook has no changes for the next attempt, and
+// nothing is left of the first answer.
+func evictedAfterAnswer(t *testing.T, p *proxy) {
+	h := newHoldHook(t)
+	gate := newGate(t, h.testHook)
+	q := newHookedQueue(t, gate)
+	name := dispatchName()
+	h.decides(name, label("first"))
+	held := p.hold(q.in(trainJobWrite))
+	job := q.submit(name)
+	held.await(t)
+	wantCount(t, job, "")
+	h.decides(name, admission.Admit())
+	evictAndRequeue(t, job, func() { close(held.release) })
+	wl := awaitWorkload(t, job, "runs", running)
+	if updates := checkOf(wl, gate.Name).PodSetUpdates; len(updates) > 0 {
+		t.Errorf("of the first answer are left %+v", updates)
+	}
+	for _, pod := range q.awaitPods(job, 2) {
+		if team, ok := pod.Labels["example.com/team"]; ok {
+			t.Errorf("a pod has the label %q of the first answer", team)
+		}
+		if pod.Annotations[v1alpha1.AdmissionCountAnnotation] == "" {
+			t.Error("a pod has no admission count")
+		}
+	}
+	q.noSharedCount(job)
 }
 
 // lateAnswer: the hook is still thinking about the first attempt when the job is
@@ -230,6 +299,10 @@ func evictedAtStep(t *testing.T, p *proxy, write step, crowded bool) {
 	job := q.trainJob(dispatchName())
 	h.decides(job.Name, admission.HoldUntil(time.Now().Add(time.Hour), "not now"))
 	held := p.reach(t, q, []step{write}, func() { create(t, job) })
+	before, err := workloadOf(t.Context(), q.name, job.GetUID())
+	if err != nil {
+		t.Fatal(err)
+	}
 	evictAndRequeue(t, job, func() { close(held.release) })
 	if !crowded {
 		awaitHeld(t, job, gate.Name, "not now")
@@ -237,6 +310,7 @@ func evictedAtStep(t *testing.T, p *proxy, write step, crowded bool) {
 	}
 	wl := awaitParked(t, job)
 	wantHeld(t, wl, gate.Name, "not now", sinceOf(wl))
+	wantNoted(t, before, wl, gate.Name)
 	h.decides(job.Name, admission.Admit())
 	editGate(t, gate.Name, window(7200))
 	q.awaitStart(job, "1")

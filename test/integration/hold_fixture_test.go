@@ -2,6 +2,7 @@ package integration
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -142,6 +143,16 @@ func awaitHeld(t *testing.T, job client.Object, check, reason string) *kueue.Wor
 	})
 }
 
+// awaitCalledHeld waits until people can read that a job is held, and why. It may have
+// given its quota back in the same write.
+func awaitCalledHeld(t *testing.T, job client.Object, reason string) *kueue.Workload {
+	t.Helper()
+	return awaitWorkload(t, job, "is called held", func(wl *kueue.Workload) bool {
+		c := conditionOf(wl, v1alpha1.WorkloadHeld)
+		return c.Status == metav1.ConditionTrue && strings.Contains(c.Message, reason)
+	})
+}
+
 // wantHeld sees that a Workload says all along what holds it, and since when.
 func wantHeld(t *testing.T, wl *kueue.Workload, check, reason string, since metav1.Time) {
 	t.Helper()
@@ -152,6 +163,41 @@ func wantHeld(t *testing.T, wl *kueue.Workload, check, reason string, since meta
 	}
 	if e := checkOf(wl, check); e.State != kueue.CheckStatePending || !strings.Contains(e.Message, reason) {
 		t.Errorf("check %s %q, want it Pending with %q", e.State, e.Message, reason)
+	}
+}
+
+// noted is what a Workload keeps of the hold of a check beside its status: since when,
+// and how often the job has been offered; "" and 0 if nothing.
+func noted(t *testing.T, wl *kueue.Workload, check string) (since string, offers int) {
+	t.Helper()
+	var book struct {
+		Checks map[string]struct {
+			Since  string
+			Offers int
+		}
+	}
+	text, ok := wl.Annotations[v1alpha1.HoldAnnotation]
+	if !ok {
+		return "", 0
+	}
+	if err := json.Unmarshal([]byte(text), &book); err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+	return book.Checks[check].Since, book.Checks[check].Offers
+}
+
+// wantNoted sees that a hold goes on as it was noted before, if it was.
+func wantNoted(t *testing.T, before, after *kueue.Workload, check string) {
+	t.Helper()
+	since, offers := noted(t, before, check)
+	if since == "" {
+		return
+	}
+	if s, n := noted(t, after, check); s != since || n < offers {
+		t.Errorf("held since %s and offered %d times, was since %s and %d times", s, n, since, offers)
+	}
+	if shown := sinceOf(after).UTC().Format(time.RFC3339); shown != since {
+		t.Errorf("people are told that it is held since %s, want %s", shown, since)
 	}
 }
 
@@ -265,7 +311,7 @@ func manyAtOnce(t *testing.T, stories ...tale) {
 func quiet(p *program) {
 	p.t.Helper()
 	for _, line := range p.out.all() {
-		if errorLevel.MatchString(line) && !strings.Contains(line, "the check cannot be served") {
+		if errorLevel.MatchString(line) && !strings.Contains(line, "the check cannot be served") && !strings.Contains(line, "the gate cannot be used") {
 			p.t.Errorf("%s logged: %s", p.name, line)
 		}
 	}

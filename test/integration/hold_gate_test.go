@@ -2,10 +2,12 @@ package integration
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -37,7 +39,7 @@ func gateEditedWhileParked(t *testing.T) { gateEdited(t, true) }
 func gateEdited(t *testing.T, park bool) {
 	t.Helper()
 	h := newHoldHook(t)
-	gate := newGate(t, h.testHook, holdTimes(1, 0), patiently)
+	gate := newGate(t, h.testHook, holdTimes(1, 5), patiently)
 	q := newHookedQueue(t, gate)
 	name := dispatchName()
 	h.decides(name, admission.HoldUntil(time.Now().Add(time.Hour), "come back later"))
@@ -109,7 +111,36 @@ func badParameters() (stories []tale) {
 	} {
 		stories = append(stories, tale{"Parameters" + name, func(t *testing.T) { badParametersStory(t, tc.ref, tc.words) }})
 	}
-	return stories
+	return append(stories, tale{"ParametersInvalid", invalidGate})
+}
+
+// invalidGate: a gate that the API server takes and no client can be made for. Its
+// check and the gate itself say so, and it is served once it is mended.
+func invalidGate(t *testing.T) {
+	h := newHook(t, admission.Admit())
+	gate := newGate(t, h, func(s *v1alpha1.AdmissionGateSpec) {
+		s.Hook.Endpoint = v1alpha1.Endpoint{URL: "https://hook.example.com", CABundle: []byte("a")}
+	})
+	newCheckWith(t, gate.Name, parametersOf(gate.Name))
+	awaitActive(t, gate.Name, "False", "BadParameters")
+	awaitGateReady(t, gate, metav1.ConditionFalse, "Invalid", "caBundle")
+	q := newQueueOf(t, gate.Name)
+	job := q.submit(dispatchName())
+	q.awaitWaiting(1)
+	editGate(t, gate.Name, func(s *v1alpha1.AdmissionGateSpec) { s.Hook.Endpoint = v1alpha1.Endpoint{UnixSocket: h.socket} })
+	awaitActive(t, gate.Name, "True", "ControllerStarted")
+	awaitGateReady(t, gate, metav1.ConditionTrue, "Served", "")
+	q.awaitStart(job, "1")
+}
+
+// awaitGateReady waits until a gate says of its present version whether it is served,
+// and why.
+func awaitGateReady(t *testing.T, gate *v1alpha1.AdmissionGate, status metav1.ConditionStatus, reason, words string) {
+	t.Helper()
+	awaitGate(t, gate.Name, fmt.Sprintf("has Ready %s, %s", status, reason), func(s v1alpha1.AdmissionGateStatus) bool {
+		c := meta.FindStatusCondition(s.Conditions, v1alpha1.GateReady)
+		return c != nil && c.Status == status && c.Reason == reason && strings.Contains(c.Message, words) && c.ObservedGeneration == s.ObservedGeneration
+	})
 }
 
 func badParametersStory(t *testing.T, ref *kueue.AdmissionCheckParametersReference, words []string) {
@@ -166,7 +197,7 @@ func holdUntil(t *testing.T, park bool) {
 		return admission.Admit(), nil
 	})
 	held := q.submit(name)
-	wl := awaitHeld(t, held, gate.Name, "not before the release")
+	wl := awaitCalledHeld(t, held, "not before the release")
 	if m := conditionOf(wl, v1alpha1.WorkloadHeld).Message; !strings.Contains(m, "asked again at "+until.UTC().Format(time.RFC3339)) {
 		t.Errorf("condition Held: %q does not say until when", m)
 	}

@@ -60,7 +60,7 @@ func always(d admission.Decision) admission.HookFunc {
 func TestHoldsKueueRestart(t *testing.T) {
 	program := startLeading(t, run{name: "gate"})
 	h := newHoldHook(t)
-	gate := newGate(t, h.testHook, holdTimes(1, 0))
+	gate := newGate(t, h.testHook, holdTimes(1, 5))
 	until := time.Now().Add(25 * time.Second)
 	a, b := twoHeld(t, h, gate, always(admission.HoldUntil(time.Unix(1, 0), "not now")),
 		func(_ context.Context, r *admission.Request) (admission.Decision, error) {
@@ -110,7 +110,7 @@ func TestHoldsLeaderChange(t *testing.T) {
 	candidate := start(t, run{name: "second", flags: brisk})
 	h := newHoldHook(t)
 	gate := newGate(t, h.testHook, holdTimes(1, 0))
-	plan := &twoHolds{first: time.Now().Add(15 * time.Second), second: map[string]time.Time{}}
+	plan := &twoHolds{second: map[string]time.Time{}}
 	rule := plan.decide
 	a, b := twoHeld(t, h, gate, rule, rule)
 	leader.kill()
@@ -148,7 +148,7 @@ func TestHoldsLeaderChange(t *testing.T) {
 	}
 }
 
-// twoHolds holds jobs until a time, then each until 25 seconds after it was asked about
+// twoHolds holds jobs until 15 seconds after the first was asked about, then each until 25 seconds after it was asked about
 // again, however late that is, and admits them the third time.
 type twoHolds struct {
 	first  time.Time
@@ -161,6 +161,9 @@ func (p *twoHolds) decide(_ context.Context, r *admission.Request) (admission.De
 	defer p.mu.Unlock()
 	switch r.OfferCount {
 	case 1:
+		if p.first.IsZero() {
+			p.first = time.Now().Add(15 * time.Second)
+		}
 		return admission.HoldUntil(p.first, "not now"), nil
 	case 2:
 		if p.second[r.Job.Name].IsZero() {
@@ -187,7 +190,11 @@ func TestHoldsCrash(t *testing.T) {
 	gate := newGate(t, h.testHook, holdTimes(1, 0))
 	newCheckWith(t, gate.Name, parametersOf(gate.Name))
 	steps := map[string][]step{"Book": {bookWrite}, "Return": {returnWrite}, "Park": {parkWrite}, "ParkedNow": {parkWrite, pendingWrite}}
-	jobs := make(chan heldJob, len(steps))
+	type heldAt struct {
+		heldJob
+		before *kueue.Workload
+	}
+	jobs := make(chan heldAt, len(steps))
 	var all sync.WaitGroup
 	for _, step := range steps {
 		q := newQueueOf(t, gate.Name)
@@ -196,7 +203,12 @@ func TestHoldsCrash(t *testing.T) {
 			job := q.trainJob(dispatchName())
 			h.decides(job.Name, admission.HoldUntil(time.Now().Add(time.Hour), "not now"))
 			p.reach(t, q, step, func() { create(t, job) })
-			jobs <- heldJob{TrainJob: job, queue: q}
+			wl, err := workloadOf(t.Context(), q.name, job.GetUID())
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			jobs <- heldAt{heldJob{TrainJob: job, queue: q}, wl}
 		})
 	}
 	all.Wait()
@@ -207,8 +219,9 @@ func TestHoldsCrash(t *testing.T) {
 	for job := range jobs {
 		wl := awaitParked(t, job)
 		wantHeld(t, wl, gate.Name, "not now", sinceOf(wl))
+		wantNoted(t, job.before, wl, gate.Name)
 		h.decides(job.Name, admission.Admit())
-		held = append(held, job)
+		held = append(held, job.heldJob)
 	}
 	editGate(t, gate.Name, window(7200))
 	for _, job := range held {

@@ -81,7 +81,7 @@ func quotaGoesToOthers(t *testing.T) {
 // lets it, it takes the quota again, as its priority says.
 func priorityGivesWay(t *testing.T) {
 	h := newHoldHook(t)
-	gate := newGate(t, h.testHook, holdTimes(1, 0))
+	gate := newGate(t, h.testHook, holdTimes(1, 5))
 	q := newHookedQueue(t, gate)
 	name := dispatchName()
 	h.decides(name, admission.HoldUntil(time.Now().Add(time.Hour), "not before noon"))

@@ -158,7 +158,8 @@ func newGate(t *testing.T, h *testHook, changes ...gateChange) *v1alpha1.Admissi
 	t.Helper()
 	g := &v1alpha1.AdmissionGate{ObjectMeta: metav1.ObjectMeta{Name: unique("gate")}}
 	if h != nil {
-		g.Spec.Hook = &v1alpha1.Hook{Endpoint: v1alpha1.Endpoint{UnixSocket: h.socket}}
+		// The machine may be busy, and a call that is too slow is one more to count.
+		g.Spec.Hook = &v1alpha1.Hook{Endpoint: v1alpha1.Endpoint{UnixSocket: h.socket}, Timeout: seconds(10)}
 	}
 	for _, change := range changes {
 		change(&g.Spec)
@@ -205,7 +206,7 @@ func conditionOf(wl *kueue.Workload, kind string) metav1.Condition {
 
 // awaitMessage waits until a check of a job is in a state and its message has all
 // the words.
-func awaitMessage(t *testing.T, job client.Object, check string, state kueue.CheckState, words ...string) *kueue.Workload {
+func awaitMessage(t testing.TB, job client.Object, check string, state kueue.CheckState, words ...string) *kueue.Workload {
 	t.Helper()
 	return awaitWorkload(t, job, "has check "+check+" "+string(state)+" with "+strings.Join(words, ", "), func(wl *kueue.Workload) bool {
 		return checkSays(wl, check, state, words...)

@@ -135,7 +135,7 @@ func (h *testHook) askedOnce(job client.Object) {
 }
 
 // eventsOn returns the messages of the events with a reason on an object.
-func eventsOn(t *testing.T, namespace string, uid types.UID, reason string) []string {
+func eventsOn(t testing.TB, namespace string, uid types.UID, reason string) []string {
 	t.Helper()
 	var events corev1.EventList
 	if err := shared.admin.List(t.Context(), &events, client.InNamespace(namespace)); err != nil {
@@ -152,7 +152,7 @@ func eventsOn(t *testing.T, namespace string, uid types.UID, reason string) []st
 
 // awaitEvents waits until the Workload of a job and the job itself have an event
 // with a reason whose message has all the words.
-func awaitEvents(t *testing.T, job client.Object, reason string, words ...string) {
+func awaitEvents(t testing.TB, job client.Object, reason string, words ...string) {
 	t.Helper()
 	says := func(m string) bool {
 		return hasAll(m, words)
@@ -235,7 +235,7 @@ func (w *workloadWatch) sees(t *testing.T, job client.Object, what string, ok fu
 
 // wantFinished fails the test if Kueue has finished the Workload of a job, which
 // is how it takes updates that conflict, and for good.
-func wantUnfinished(t *testing.T, job client.Object) {
+func wantUnfinished(t testing.TB, job client.Object) {
 	t.Helper()
 	wl, err := workloadOf(t.Context(), job.GetNamespace(), job.GetUID())
 	if err != nil {
@@ -246,7 +246,7 @@ func wantUnfinished(t *testing.T, job client.Object) {
 }
 
 // asJSON is for comparing and for showing.
-func asJSON(t *testing.T, v any) string {
+func asJSON(t testing.TB, v any) string {
 	t.Helper()
 	data, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {

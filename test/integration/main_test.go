@@ -32,7 +32,7 @@ const (
 	release   = "dispatch-admission"
 	namespace = "dispatch-system"
 	// podsReadyTimeout is how long Kueue waits for the pods of a start.
-	podsReadyTimeout = "25s"
+	podsReadyTimeout = "40s"
 )
 
 // world is what all tests share.
@@ -40,8 +40,8 @@ type world struct {
 	cluster *cluster.Cluster
 	// admin is the administrator's client.
 	admin client.WithWatch
-	// program is the path of the gate's binary.
-	program string
+	// programs is where ours are.
+	programs string
 }
 
 // shared is set by TestMain.
@@ -88,11 +88,14 @@ func runTests(m *testing.M) int {
 	return code
 }
 
-// setUp builds the program, brings the cluster up and gives the program its
-// rights.
+// program is the path of one of our programs.
+func (w *world) program(name string) string { return filepath.Join(w.programs, name) }
+
+// setUp builds the programs, brings the cluster up and gives the gate its
+// rights. A linker beside a cluster would starve its API server.
 func (w *world) setUp(ctx context.Context, dir string) (err error) {
-	w.program = filepath.Join(dir, "dispatch-admission")
-	if err := harness.GoBuild(ctx, harness.Root(), w.program, "./cmd/dispatch-admission"); err != nil {
+	w.programs = filepath.Join(dir, "programs")
+	if err := harness.GoBuild(ctx, harness.Root(), w.programs+"/", "./cmd/..."); err != nil {
 		return err
 	}
 	w.cluster, err = cluster.Start(ctx, cluster.Config{

@@ -30,7 +30,7 @@ var errNotYet = errors.New("not yet")
 const patience = 60 * time.Second
 
 // eventually waits until try returns nil.
-func eventually(t *testing.T, within time.Duration, what string, try func() error) {
+func eventually(t testing.TB, within time.Duration, what string, try func() error) {
 	t.Helper()
 	if err := harness.Within(t.Context(), within, what, try); err != nil {
 		t.Fatal(err)
@@ -44,13 +44,13 @@ func hasAll(text string, words []string) bool {
 
 // podWatch keeps every pod that a namespace ever had.
 type podWatch struct {
-	t    *testing.T
+	t    testing.TB
 	mu   sync.Mutex
 	pods map[types.UID]*corev1.Pod
 	gone map[types.UID]bool
 }
 
-func watchPods(t *testing.T, namespace string) *podWatch {
+func watchPods(t testing.TB, namespace string) *podWatch {
 	t.Helper()
 	w := &podWatch{t: t, pods: map[types.UID]*corev1.Pod{}, gone: map[types.UID]bool{}}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -147,7 +147,7 @@ func (q *queue) noSharedCount(job client.Object) {
 }
 
 // awaitWorkload waits until the Workload of a job is as wanted and returns it.
-func awaitWorkload(t *testing.T, job client.Object, what string, ok func(*kueue.Workload) bool) *kueue.Workload {
+func awaitWorkload(t testing.TB, job client.Object, what string, ok func(*kueue.Workload) bool) *kueue.Workload {
 	t.Helper()
 	var wl *kueue.Workload
 	eventually(t, patience, "the workload of "+job.GetName()+" "+what, func() (err error) {
@@ -163,7 +163,7 @@ func awaitWorkload(t *testing.T, job client.Object, what string, ok func(*kueue.
 }
 
 // awaitEvicted waits until Kueue has evicted a job.
-func awaitEvicted(t *testing.T, job client.Object) {
+func awaitEvicted(t testing.TB, job client.Object) {
 	t.Helper()
 	awaitWorkload(t, job, "is evicted", func(wl *kueue.Workload) bool { return has(wl, kueue.WorkloadEvicted) })
 }
@@ -184,7 +184,7 @@ func checkOf(wl *kueue.Workload, name string) kueue.AdmissionCheckState {
 }
 
 // awaitCheck waits until a check of a job's Workload has a state.
-func awaitCheck(t *testing.T, job client.Object, check string, state kueue.CheckState) *kueue.Workload {
+func awaitCheck(t testing.TB, job client.Object, check string, state kueue.CheckState) *kueue.Workload {
 	t.Helper()
 	return awaitWorkload(t, job, fmt.Sprintf("has %s in state %s", check, state), func(wl *kueue.Workload) bool {
 		return checkOf(wl, check).State == state
@@ -212,7 +212,7 @@ func countIn(job *trainer.TrainJob) string {
 }
 
 // awaitCount waits until a TrainJob has an A.
-func awaitCount(t *testing.T, job client.Object, want string) {
+func awaitCount(t testing.TB, job client.Object, want string) {
 	t.Helper()
 	eventually(t, patience, "A = "+want, func() error {
 		got, err := countOf(t.Context(), job)
@@ -224,7 +224,7 @@ func awaitCount(t *testing.T, job client.Object, want string) {
 }
 
 // wantCount fails the test unless a TrainJob has an A now.
-func wantCount(t *testing.T, job client.Object, want string) {
+func wantCount(t testing.TB, job client.Object, want string) {
 	t.Helper()
 	if got, err := countOf(t.Context(), job); err != nil || got != want {
 		t.Errorf("A = %q, error %v, want %q", got, err, want)

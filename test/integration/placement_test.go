@@ -277,6 +277,7 @@ func conflictWithPod(t *testing.T) {
 	h := newHook(t, admission.AdmitWith(admission.Changes{ServiceAccount: chosenAccount}))
 	gate := newGate(t, h, quick)
 	q := newHookedQueue(t, gate)
+	q.setQuota("8")
 	q.newChoices()
 	template := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{}}, Spec: corev1.PodSpec{
 		Containers: []corev1.Container{{Name: "main", Image: "example.com/job:1", Resources: corev1.ResourceRequirements{
@@ -288,6 +289,27 @@ func conflictWithPod(t *testing.T) {
 		Annotations: map[string]string{"example.com/note": "ours"},
 		Tolerations: []admission.Toleration{{Key: cluster.ReservedTaint, Operator: "Exists"}}}))
 	awaitRunning(t, pod)
+	taken := q.pod("taken", map[string]string{"kueue.x-k8s.io/queue-name": "lq", "example.com/team": "theirs"}, template)
+	awaitMessage(t, taken, gate.Name, kueue.CheckStatePending, `labels "example.com/team": the hook chose "ours", the pod "taken" has "theirs"`)
+	group := map[string]string{"kueue.x-k8s.io/queue-name": "lq", "kueue.x-k8s.io/pod-group-name": "pair", "example.com/team": "theirs"}
+	size := func(pod *corev1.Pod) {
+		pod.Annotations = map[string]string{"kueue.x-k8s.io/pod-group-total-count": "2"}
+	}
+	for _, name := range []string{"first", "second"} {
+		q.pod(name, group, template, size)
+	}
+	eventually(t, patience, "the group is told whose label it is", func() error {
+		var wl kueue.Workload
+		if err := shared.admin.Get(t.Context(), client.ObjectKey{Namespace: q.name, Name: "pair"}, &wl); err != nil {
+			return err
+		}
+		if m := checkOf(&wl, gate.Name).Message; !strings.Contains(m, `labels "example.com/team": the hook chose "ours", the pod "first" has "theirs"`) {
+			return fmt.Errorf("the check says %q", m)
+		}
+		return nil
+	})
+	h.says(admission.Admit())
+	awaitRunning(t, taken)
 	if pod.Spec.NodeName != "node-2" || pod.Labels["example.com/team"] != "ours" || pod.Annotations["example.com/note"] != "ours" {
 		t.Errorf("the pod runs on %s with the labels %v and the annotations %v", pod.Spec.NodeName, pod.Labels, pod.Annotations)
 	}

@@ -23,7 +23,7 @@ import (
 
 // program is one running dispatch-admission.
 type program struct {
-	t    *testing.T
+	t    testing.TB
 	name string
 	cmd  *exec.Cmd
 	out  lines
@@ -67,7 +67,7 @@ type run struct {
 var brisk = []string{"-lease-duration=5s", "-renew-deadline=4s", "-retry-period=500ms"}
 
 // start starts the program; it is ended with the test.
-func start(t *testing.T, r run) *program {
+func start(t testing.TB, r run) *program {
 	t.Helper()
 	via := shared.cluster.Endpoint()
 	if r.via != nil {
@@ -84,7 +84,7 @@ func start(t *testing.T, r run) *program {
 	p := &program{t: t, name: r.name, done: make(chan struct{})}
 	args := append([]string{"-kubeconfig", kubeconfig, "-identity", r.name,
 		"-metrics-bind-address=0", "-health-probe-bind-address=0"}, r.flags...)
-	p.cmd = exec.Command(shared.program, args...)
+	p.cmd = exec.Command(shared.program("dispatch-admission"), args...)
 	p.cmd.Stderr = &p.out
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := p.cmd.Start(); err != nil {
@@ -111,7 +111,7 @@ func start(t *testing.T, r run) *program {
 }
 
 // startLeading starts the program and waits until it leads.
-func startLeading(t *testing.T, r run) *program {
+func startLeading(t testing.TB, r run) *program {
 	t.Helper()
 	freeLease(t)
 	p := start(t, r)
@@ -121,7 +121,7 @@ func startLeading(t *testing.T, r run) *program {
 
 // freeLease takes the Lease of an earlier test's leader away, which nobody
 // releases.
-func freeLease(t *testing.T) {
+func freeLease(t testing.TB) {
 	t.Helper()
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1alpha1.DefaultLeaseName}}
 	if err := client.IgnoreNotFound(shared.admin.Delete(t.Context(), lease)); err != nil {
@@ -196,11 +196,11 @@ func (p *program) noNoise() {
 }
 
 // execute runs the program to its end and returns its exit code and output.
-func execute(t *testing.T, env []string, args ...string) (code int, stdout, stderr string) {
+func execute(t testing.TB, env []string, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, shared.program, args...)
+	cmd := exec.CommandContext(ctx, shared.program("dispatch-admission"), args...)
 	cmd.Env = env
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs

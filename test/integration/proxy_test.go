@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"io"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -35,10 +36,12 @@ type rule struct {
 	release chan struct{}
 	code    int
 	left    int
+	// crowd: there is no telling when one has arrived, because many will.
+	crowd bool
 }
 
 // newProxy starts a proxy; it is ended with the test.
-func newProxy(t *testing.T) *proxy {
+func newProxy(t testing.TB) *proxy {
 	t.Helper()
 	to := shared.cluster.Endpoint()
 	pool := x509.NewCertPool()
@@ -92,7 +95,9 @@ func (p *proxy) pass(w http.ResponseWriter, r *http.Request) bool {
 		return false
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
-	close(rule.arrived)
+	if !rule.crowd {
+		close(rule.arrived)
+	}
 	select {
 	case <-rule.release:
 		return r.Context().Err() == nil
@@ -143,8 +148,19 @@ func (p *proxy) hold(match func(*http.Request) bool) *rule {
 	return p.add(&rule{match: match, arrived: make(chan struct{}), release: make(chan struct{}), left: 1})
 }
 
+// holdAll stops all requests that match until resume is called.
+func (p *proxy) holdAll(match func(*http.Request) bool) (resume func()) {
+	r := p.add(&rule{match: match, release: make(chan struct{}), left: math.MaxInt, crowd: true})
+	return func() {
+		p.mu.Lock()
+		p.rules = slices.DeleteFunc(p.rules, func(other *rule) bool { return other == r })
+		p.mu.Unlock()
+		close(r.release)
+	}
+}
+
 // await waits until the request that a hold is for has come.
-func (r *rule) await(t *testing.T) {
+func (r *rule) await(t testing.TB) {
 	t.Helper()
 	select {
 	case <-r.arrived:

@@ -222,7 +222,7 @@ func (q *queue) jobSet(name string, change func(*jobset.JobSet)) *jobset.JobSet 
 func (q *queue) pod(name string, labels map[string]string, template corev1.PodTemplateSpec, changes ...func(*corev1.Pod)) *corev1.Pod {
 	q.t.Helper()
 	pod := &corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec}
-	pod.Name, pod.Namespace = name, q.name
+	pod.Name, pod.Namespace, pod.Labels = name, q.name, maps.Clone(template.Labels)
 	maps.Copy(pod.Labels, labels)
 	for _, change := range changes {
 		change(pod)

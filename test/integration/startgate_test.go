@@ -58,7 +58,7 @@ func (g *startGate) oneConnection() {
 func (g *startGate) in(t *testing.T) *startGate {
 	q := *g.q
 	q.t = t
-	return &startGate{Gate: g.Gate, t: t, q: &q, check: g.check, holder: g.holder, account: g.account}
+	return &startGate{Gate: g.Gate, t: t, q: &q, check: g.check, holder: g.holder, account: g.account, took: g.took}
 }
 
 func (g *startGate) leases() {
@@ -214,6 +214,7 @@ func (g *startGate) admissionCheck() {
 		g.t.Fatal(err)
 	}
 	g.noticed("the check is being deleted", time.Now(), noticeLimit, says(name+" is being deleted"))
+	time.Sleep(3 * time.Second) // Kueue writes the status of queues up to a second late
 	cq := &kueue.ClusterQueue{}
 	if err := shared.admin.Get(g.t.Context(), client.ObjectKey{Name: g.q.name}, cq); err != nil || !meta.IsStatusConditionTrue(cq.Status.Conditions, kueue.ClusterQueueActive) {
 		g.t.Errorf("Kueue now notices a check that is being deleted, the documentation says that it does not: %v, %v", cq.Status.Conditions, err)

@@ -44,7 +44,7 @@ func quotaLostWithinASecond(t *testing.T) {
 	job := q.submit(dispatchName())
 	wl := awaitCheck(t, job, ours, kueue.CheckStateReady)
 
-	count, sameSecond, fastest := 1, 0, time.Hour
+	count, sameSecond, quick := 1, 0, 0
 	for count <= 60 && (sameSecond == 0 || count < 10) {
 		before, began := reservedAt(wl), time.Now()
 		q.setStopPolicy(kueue.Hold)
@@ -53,13 +53,15 @@ func quotaLostWithinASecond(t *testing.T) {
 		count++
 		awaitCount(t, job, fmt.Sprint(count))
 		wl = awaitCheck(t, job, ours, kueue.CheckStateReady)
-		fastest = min(fastest, time.Since(began))
+		if time.Since(began) < 700*time.Millisecond {
+			quick++
+		}
 		if reservedAt(wl) == before {
 			sameSecond++
 		}
 	}
 	t.Logf("in %d of %d losses the reservation came back within the same second", sameSecond, count-1)
-	if sameSecond == 0 && fastest < 700*time.Millisecond { // a slower machine cannot do it
+	if sameSecond == 0 && quick >= 20 { // a slower machine hardly can
 		t.Error("no reservation came back within the second that this test is about")
 	}
 	answer(t, job, theirs, kueue.CheckStateReady)

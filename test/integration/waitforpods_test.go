@@ -243,7 +243,7 @@ func earlyBouncesNeverOverlap(t *testing.T) {
 	}
 	defer events.Stop()
 	job := q.submit(dispatchName(), q.slow())
-	active, limit := true, time.After(2*patience)
+	active, limit := true, time.After(5*patience)
 	for n := 0; n < bounces; {
 		select {
 		case e := <-events.ResultChan():

@@ -85,7 +85,7 @@ func kubectl(t *testing.T, args ...string) {
 
 // wireEvents are the messages of the events with a reason about an object without a
 // namespace.
-func wireEvents(t *testing.T, o client.Object, reason string) []string {
+func wireEvents(t testing.TB, o client.Object, reason string) []string {
 	t.Helper()
 	if err := shared.admin.Get(t.Context(), client.ObjectKeyFromObject(o), o); err != nil {
 		t.Fatal(err)

@@ -223,6 +223,9 @@ func TestZRights(t *testing.T) {
 			t.Errorf("denied: %s %s: %s", r.Verb, r.RequestURI, r.ResponseStatus.Message)
 		}
 		used[r.Verb+" "+r.resource()+"."+r.ObjectRef.APIGroup] = true
+		if r.resource() == "pods" && !strings.Contains(r.RequestURI, "labelSelector=") && !strings.Contains(r.RequestURI, "fieldSelector=metadata.name") {
+			t.Errorf("asked for all pods: %s %s", r.Verb, r.RequestURI)
+		}
 	}
 	if pattern := flag.Lookup("test.run").Value.String(); pattern != "" {
 		t.Skipf("only the tests %q ran, so a right that was not used proves nothing", pattern)

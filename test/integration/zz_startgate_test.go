@@ -46,7 +46,7 @@ func TestStartGateAPIServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	g.serves()
-	g.noticed("the API server is back", time.Now(), noticeLimit, admitted)
+	g.noticed("the API server is back", time.Now(), 10*time.Second, admitted)
 	t.Logf("log of the start gate:\n%s", strings.Join(g.log.all(), "\n"))
 	if n := len(g.log.all()); n > 20 {
 		t.Errorf("one outage filled the log with %d lines", n)

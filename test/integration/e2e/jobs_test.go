@@ -118,22 +118,29 @@ func begins(t *testing.T, job *trainer.TrainJob, count string) {
 func checkMessage(t *testing.T, job *trainer.TrainJob, words string) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("the check says %q", words), func() error {
-		var list kueue.WorkloadList
-		if err := shared.admin.List(t.Context(), &list, client.InNamespace(job.Namespace)); err != nil {
+		wl, err := workloadOf(t.Context(), job)
+		if err != nil {
 			return err
 		}
-		for i := range list.Items {
-			if owner := metav1.GetControllerOf(&list.Items[i]); owner == nil || owner.UID != job.UID {
-				continue
-			}
-			checks := list.Items[i].Status.AdmissionChecks
-			if len(checks) == 1 && checks[0].State == kueue.CheckStatePending && strings.Contains(checks[0].Message, words) {
-				return nil
-			}
-			return fmt.Errorf("its checks are %s", harness.Show(checks))
+		checks := wl.Status.AdmissionChecks
+		if len(checks) == 1 && checks[0].State == kueue.CheckStatePending && strings.Contains(checks[0].Message, words) {
+			return nil
 		}
-		return errors.New("the job has no Workload")
+		return fmt.Errorf("its checks are %s", harness.Show(checks))
 	})
+}
+
+func workloadOf(ctx context.Context, job *trainer.TrainJob) (*kueue.Workload, error) {
+	var list kueue.WorkloadList
+	if err := shared.admin.List(ctx, &list, client.InNamespace(job.Namespace)); err != nil {
+		return nil, err
+	}
+	for i := range list.Items {
+		if owner := metav1.GetControllerOf(&list.Items[i]); owner != nil && owner.UID == job.UID {
+			return &list.Items[i], nil
+		}
+	}
+	return nil, errors.New("the job has no Workload")
 }
 
 // record is what a container says of itself when it ends.

@@ -169,6 +169,7 @@ value: 1
 ` + queue("training", 20) + queue("fenced", 2) + queue("unfenced", 2) +
 	trainingRuntime("short", 1, "-work=1s") +
 	trainingRuntime("long", 1, "-work=1h") +
+	trainingRuntime("needs-two", 1, "-work=1s", "-first=1h") +
 	trainingRuntime("slow-to-end", 2, "-work=1s", "-first=1h", "-linger=5m")
 
 // queue is a ClusterQueue with quota for so many pods, and the LocalQueue lq in a

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -19,6 +20,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
@@ -181,8 +183,8 @@ func adapterHangs(t *testing.T) {
 }
 
 // survivesFaults: in a stream of short jobs the leader goes, then containerd, then
-// every replica for an upgrade. No job is lost, and none starts without its own
-// admission count.
+// every replica for an upgrade, and every tenth job is evicted while it runs. No job is
+// lost, and no start is without an admission count of its own.
 func survivesFaults(t *testing.T) {
 	const (
 		least = 50 // jobs
@@ -195,6 +197,9 @@ func survivesFaults(t *testing.T) {
 	ticker := time.NewTicker(pace)
 	defer ticker.Stop()
 	var jobs []*trainer.TrainJob
+	var evictions sync.WaitGroup
+	defer evictions.Wait()
+	twice := func(i int) bool { return i%10 == 9 }
 	for ended := false; !ended || len(jobs) < least; {
 		select {
 		case err := <-done:
@@ -204,10 +209,21 @@ func survivesFaults(t *testing.T) {
 			t.Logf("all faults have happened while %d jobs came", len(jobs))
 			ended = true
 		case <-ticker.C:
-			jobs = append(jobs, submit(t, "training", "short", "low"))
+			if !twice(len(jobs)) {
+				jobs = append(jobs, submit(t, "training", "short", "low"))
+				continue
+			}
+			job := submit(t, "training", "needs-two", "low")
+			jobs = append(jobs, job)
+			evictions.Go(func() {
+				if err := evictOnce(t.Context(), job); err != nil {
+					t.Error(err)
+				}
+			})
 		}
 	}
-	for _, job := range jobs {
+	evictions.Wait()
+	for i, job := range jobs {
 		completes(t, job)
 		all := starts(pods.records(t, job))
 		for count, of := range all {
@@ -215,11 +231,38 @@ func survivesFaults(t *testing.T) {
 				t.Errorf("%d pods of %s have the admission count %s: %v", len(of), job.Name, count, of)
 			}
 		}
-		if len(all["1"]) == 0 || len(all[""]) > 0 {
+		if len(all["1"]) == 0 || len(all[""]) > 0 || twice(i) && len(all) < 2 {
 			t.Errorf("%s has the starts %v", job.Name, all)
 		}
 	}
 	t.Logf("%d jobs ran", len(jobs))
+}
+
+// evictOnce has a job evicted when its first start runs, and queued again.
+func evictOnce(ctx context.Context, job *trainer.TrainJob) error {
+	var wl *kueue.Workload
+	look := func(what string, ok func() bool) error {
+		return within(ctx, job.Name+" "+what, func() (err error) {
+			if wl, err = workloadOf(ctx, job); err == nil && !ok() {
+				err = errors.New(harness.Show(wl.Status))
+			}
+			return err
+		})
+	}
+	activate := func(yes bool) error {
+		return shared.admin.Patch(ctx, wl, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"active":%t}}`, yes)))
+	}
+	is := func(condition string) bool { return meta.IsStatusConditionTrue(wl.Status.Conditions, condition) }
+	if err := look("runs", func() bool { return is(kueue.WorkloadPodsReady) && is(kueue.WorkloadAdmitted) }); err != nil {
+		return err
+	}
+	if err := activate(false); err != nil {
+		return err
+	}
+	if err := look("is evicted", func() bool { return is(kueue.WorkloadEvicted) && !is(kueue.WorkloadQuotaReserved) }); err != nil {
+		return err
+	}
+	return activate(true)
 }
 
 // faults are what happens to the release while jobs come.
@@ -248,7 +291,7 @@ func faults(ctx context.Context, first *corev1.Pod) error {
 	if err != nil {
 		return err
 	}
-	if _, err := runHelm(ctx, "upgrade", "--set=log.level=debug", "--wait", "--timeout=2m"); err != nil {
+	if _, err := runHelm(ctx, "upgrade", "--set=log.level=debug", "--wait", "--timeout=5m"); err != nil {
 		return err
 	}
 	return within(ctx, "the upgrade has replaced every replica", func() error {

@@ -11,6 +11,7 @@ import (
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
@@ -92,7 +93,7 @@ func (s *site) endsHeld(waits *batchv1.Job) {
 	if p := s.clusterQueue().Spec.StopPolicy; p == nil || *p != kueue.Hold {
 		s.t.Errorf("the stop policy of the queue is %s, want Hold", harness.Show(p))
 	}
-	if said := out + s.podLogs(); !strings.Contains(said, "kubectl patch clusterqueue "+s.queue) {
+	if said := out + s.podLogs().after(nil); !strings.Contains(said, "kubectl patch clusterqueue "+s.queue) {
 		s.t.Errorf("nothing says how to open the queue:\n%s", said)
 	}
 	s.neverRan(waits)
@@ -115,7 +116,7 @@ func (s *site) endsDetached(waits *batchv1.Job) {
 // keep the release gets it back as it was.
 func (s *site) endsRefused(waits *batchv1.Job) {
 	s.t.Helper()
-	s.refused(s.queue, "uninstall", "--timeout=2m")
+	s.refused("dispatchctl queues detach "+s.queue, "uninstall", "--timeout=2m")
 	s.wantWired(true)
 	s.neverRan(waits)
 	s.dispatchctl("queues", "detach", s.queue, "--check", s.release, "--hold-first")
@@ -140,7 +141,10 @@ func TestMisspelledQueue(t *testing.T) {
 		s := newSite(t, helm)
 		s.cleanUp()
 		s.set([]any{s.queue + "x"}, "clusterQueues", "attach", "names")
-		s.refused(s.queue+"x", "install", "--wait", "--timeout=2m")
+		s.refused(`"`+s.queue+`x" not found`, "install", "--wait", "--timeout=2m")
+		s.run("uninstall", "--timeout=3m")
+		s.wantNothingOf(strings.ReplaceAll(kindsOfRelease, "jobs,pods,", "")) // the Job that failed stays for its log
+		s.refused(`"`+s.queue+`x" not found`, "install", "--wait", "--timeout=2m")
 		s.wantWired(false)
 		job := s.running() // nobody gates it
 		s.set([]any{s.queue}, "clusterQueues", "attach", "names")
@@ -216,7 +220,13 @@ func TestOwnerReapplies(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			s := newSite(t, shared.cluster.Bin("helm"))
 			s.set(mode, "clusterQueues", "attach", "mode")
+			if back { // and a queue is known by its labels
+				s.kubectl("label", "clusterqueue", s.queue, "team="+s.queue)
+				s.set([]any{}, "clusterQueues", "attach", "names")
+				s.set("team="+s.queue, "clusterQueues", "attach", "selector")
+			}
 			s.install()
+			s.wantWired(true)
 			s.kubectl("patch", "clusterqueue", s.queue, "--type=merge", "-p", `{"spec":{"admissionChecksStrategy":null}}`)
 			s.eventually(30*time.Second, "it is told that the queue lost the check", func() error {
 				out, err := shared.cluster.Kubectl(t.Context(), "get", "events", "-A", "--field-selector=reason=AdmissionCheckLost,involvedObject.name="+s.queue, "-o", "name")
@@ -232,14 +242,63 @@ func TestOwnerReapplies(t *testing.T) {
 					}
 					return nil
 				})
-			} else if s.wired() {
-				t.Error("the entry came back, and nobody was to put it there")
+			} else {
+				time.Sleep(5 * time.Second) // a mender would have been there
+				s.wantWired(false)
 			}
 			s.run("uninstall", "--timeout=3m")
 			s.wantWired(false)
 			s.wantNothingLeft()
 		})
 	}
+}
+
+// TestCreatedQueue: a queue that comes with the release gates from its first moment,
+// outlives the release with the jobs in it, and is taken in by the next one.
+func TestCreatedQueue(t *testing.T) {
+	eachHelm(t, func(t *testing.T, helm string) {
+		s := newSite(t, helm)
+		s.queue = unique("created")
+		s.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.queue}})
+		t.Cleanup(func() {
+			_, _ = shared.cluster.Kubectl(context.WithoutCancel(t.Context()), "delete", "clusterqueue", s.queue, "--wait=false", "--ignore-not-found")
+		})
+		s.set([]any{}, "clusterQueues", "attach", "names")
+		s.set([]any{map[string]any{
+			"name": s.queue,
+			"spec": map[string]any{
+				"namespaceSelector": map[string]any{"matchLabels": map[string]any{"kubernetes.io/metadata.name": s.queue}},
+				"resourceGroups": []any{map[string]any{"coveredResources": []any{"cpu"}, "flavors": []any{map[string]any{
+					"name": "default", "resources": []any{map[string]any{"name": "cpu", "nominalQuota": "6"}}}}}},
+			},
+			"localQueues": []any{map[string]any{"name": "lq", "namespace": s.queue}},
+		}}, "clusterQueues", "create")
+		s.install()
+		s.wantWired(true)
+		runs, waits := s.running(), s.held()
+
+		s.dispatchctl("queues", "detach", s.queue, "--check", s.release, "--hold-first")
+		s.wantWired(false)
+		s.run("upgrade", "--wait", "--timeout=2m")
+		s.wantWired(true)
+		s.open()
+
+		s.run("uninstall", "--timeout=3m")
+		s.wantWired(false)
+		s.neverRan(waits)
+		s.stillRuns(runs)
+		if p := s.clusterQueue().Spec.StopPolicy; p == nil || *p != kueue.Hold {
+			t.Errorf("the stop policy of the queue that stays is %s, want Hold", harness.Show(p))
+		}
+		s.install()
+		if !s.wired() {
+			t.Error("the queue that stayed does not name the check of the next release")
+		}
+		s.open()
+		s.neverRan(waits)
+		s.stillRuns(runs)
+		s.run("uninstall", "--timeout=3m")
+	})
 }
 
 // TestPlainApply: without Helm's hooks, as docs/operate.md says it.

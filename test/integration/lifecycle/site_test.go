@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -150,11 +151,12 @@ func (s *site) run(args ...string) string {
 // refused runs Helm, which must fail and say something.
 func (s *site) refused(words string, args ...string) {
 	s.t.Helper()
+	before := s.podLogs()
 	out, err := s.try(args...)
 	if err == nil {
 		s.t.Fatalf("helm %s went through: %s", strings.Join(args, " "), out)
 	}
-	if said := err.Error() + s.podLogs(); !strings.Contains(said, words) {
+	if said := err.Error() + s.podLogs().after(before); !strings.Contains(said, words) {
 		s.t.Fatalf("nothing says %q:\n%s", words, said)
 	}
 }
@@ -196,15 +198,28 @@ func (s *site) job(labels map[string]string) *batchv1.Job {
 	return job
 }
 
-// held makes a job that the policy holds, and waits until it does.
+// held makes a job that the policy holds, and waits until it does. A policy that has
+// just been written may not have reached the adapter; a job that was let pass goes, and
+// another one comes.
 func (s *site) held() *batchv1.Job {
 	s.t.Helper()
-	job := s.job(map[string]string{"hold": "yes"})
-	s.await(job, "is held with the rule's reason", func(wl *kueue.Workload) bool {
-		held := meta.FindStatusCondition(wl.Status.Conditions, v1alpha1.WorkloadHeld)
-		return held != nil && held.Status == metav1.ConditionTrue && strings.Contains(held.Message, "the label says so")
-	})
-	return job
+	for deadline := time.Now().Add(time.Minute); ; {
+		job, held := s.job(map[string]string{"hold": "yes"}), false
+		s.await(job, "is held with the rule's reason, or passes", func(wl *kueue.Workload) bool {
+			c := meta.FindStatusCondition(wl.Status.Conditions, v1alpha1.WorkloadHeld)
+			held = c != nil && c.Status == metav1.ConditionTrue && strings.Contains(c.Message, "the label says so")
+			return held || meta.IsStatusConditionTrue(wl.Status.Conditions, kueue.WorkloadAdmitted)
+		})
+		if held {
+			return job
+		}
+		if time.Now().After(deadline) {
+			s.t.Fatal("the policy does not hold jobs with the label")
+		}
+		if err := shared.admin.Delete(s.t.Context(), job, client.PropagationPolicy(metav1.DeletePropagationBackground)); err != nil {
+			s.t.Fatal(err)
+		}
+	}
 }
 
 // running makes a job that runs.
@@ -307,7 +322,19 @@ func (s *site) wantWired(want bool) {
 // wantNothingLeft sees that of the release nothing is left but what is to stay.
 func (s *site) wantNothingLeft() {
 	s.t.Helper()
-	const kinds = "admissionchecks.kueue.x-k8s.io,admissiongates.dispatch.phpboyscout.uk,deployments,replicasets,jobs,pods,services,configmaps,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings,poddisruptionbudgets"
+	s.wantNothingOf(kindsOfRelease)
+	var check kueue.AdmissionCheck
+	if err := shared.admin.Get(s.t.Context(), client.ObjectKey{Name: s.release}, &check); !apierrors.IsNotFound(err) {
+		s.t.Errorf("the check is there still: %s %v", harness.Show(check.ObjectMeta), err)
+	}
+}
+
+// kindsOfRelease are those that a release has objects of.
+const kindsOfRelease = "admissionchecks.kueue.x-k8s.io,admissiongates.dispatch.phpboyscout.uk,deployments,replicasets,jobs,pods,services,configmaps,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings,poddisruptionbudgets"
+
+// wantNothingOf sees that nothing of some kinds is left of the release.
+func (s *site) wantNothingOf(kinds string) {
+	s.t.Helper()
 	s.eventually(30*time.Second, "nothing of the release is left", func() error {
 		out, err := shared.cluster.Kubectl(s.t.Context(), "get", kinds, "--all-namespaces", "-l", "app.kubernetes.io/instance="+s.release, "-o", "name")
 		if err == nil && strings.TrimSpace(out) != "" {
@@ -315,10 +342,6 @@ func (s *site) wantNothingLeft() {
 		}
 		return err
 	})
-	var check kueue.AdmissionCheck
-	if err := shared.admin.Get(s.t.Context(), client.ObjectKey{Name: s.release}, &check); !apierrors.IsNotFound(err) {
-		s.t.Errorf("the check is there still: %s %v", harness.Show(check.ObjectMeta), err)
-	}
 }
 
 // open lets a stopped queue go on.
@@ -355,16 +378,31 @@ func (s *site) eventually(within time.Duration, what string, try func() error) {
 	}
 }
 
-// podLogs is what the pods of the release have said, the hooks' too.
-func (s *site) podLogs() string {
+// podLogs are what the pods of the release have said, those of the hooks too, by file.
+type podLogs map[string]string
+
+func (s *site) podLogs() podLogs {
+	s.t.Helper()
 	files, err := filepath.Glob(filepath.Join(filepath.Dir(shared.cluster.Logs(cluster.PodRunner)), "pods", s.release+"_*.log"))
 	if err != nil {
-		return err.Error()
+		s.t.Fatal(err)
 	}
-	var b strings.Builder
+	logs := podLogs{}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
-		fmt.Fprintf(&b, "%s: %v\n%s\n", filepath.Base(file), err, text)
+		if err != nil {
+			s.t.Error(err)
+		}
+		logs[filepath.Base(file)] = string(text)
+	}
+	return logs
+}
+
+// after is what was said later than before.
+func (l podLogs) after(before podLogs) string {
+	var b strings.Builder
+	for _, file := range slices.Sorted(maps.Keys(l)) {
+		fmt.Fprintf(&b, "%s:\n%s\n", file, strings.TrimPrefix(l[file], before[file]))
 	}
 	return b.String()
 }
@@ -372,5 +410,5 @@ func (s *site) podLogs() string {
 // tellPods puts what the pods of the release have said into the log of the test.
 func (s *site) tellPods() {
 	s.t.Helper()
-	s.t.Logf("the pods of the release said:\n%s", s.podLogs())
+	s.t.Logf("the pods of the release said:\n%s", s.podLogs().after(nil))
 }

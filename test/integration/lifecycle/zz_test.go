@@ -118,6 +118,7 @@ func TestZKueueGone(t *testing.T) {
 		s.kubectl("delete", does+"webhookconfiguration", "kueue-"+does+"-webhook-configuration")
 	}
 	s.run("uninstall", "--timeout=3m")
+	s.wantNothingOf(strings.ReplaceAll(kindsOfRelease, "admissionchecks.kueue.x-k8s.io,", ""))
 }
 
 // removeKind removes a kind. Its objects have finalizers that nobody is there to
