@@ -89,6 +89,35 @@ func TestSlow(t *testing.T) {
 	}
 }
 
+// TestSlowHandshake: where strangers can connect, one who does not even begin to
+// speak TLS loses his connection as well, and is in nobody's way until then.
+func TestSlowHandshake(t *testing.T) {
+	t.Parallel()
+	f, a := newFolder(t), newAuthority(t)
+	f.secure(t, a, a, refusing("first"))
+	brief := quick
+	brief.header = 500 * time.Millisecond
+	r := start(t, Options{Config: f.config(), timing: brief})
+	var conns []net.Conn
+	for range 1000 {
+		conn, err := net.Dial("tcp", r.address(listenerHTTPS))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		conns = append(conns, conn)
+	}
+	if err := r.ask(a.client(t, a)); err != nil {
+		t.Errorf("beside them: %v", err)
+	}
+	for _, conn := range conns {
+		_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
+		if _, err := io.Copy(io.Discard, conn); err != nil && strings.Contains(err.Error(), "timeout") {
+			t.Fatalf("the connection stays: %v", err)
+		}
+	}
+}
+
 func TestOversized(t *testing.T) {
 	f := newFolder(t)
 	start(t, Options{Config: f.config()})

@@ -2,7 +2,11 @@ package adapter
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -128,16 +132,21 @@ func TestReloadPolicyFile(t *testing.T) {
 	until(t, "the new file is watched", func() bool { return refuses(t, c, "fourth") })
 }
 
-// configMap lays the file out as the kubelet does: the file is a link through
-// ..data, which is a link to a folder and replaced at once.
-func (f folder) configMap(t *testing.T, version, text string) {
+// volume lays files out as the kubelet does for a ConfigMap or Secret: each is a link
+// through ..data, which is a link to a folder and replaced at once.
+func (f folder) volume(t *testing.T, version string, files map[string]string) {
 	t.Helper()
 	folder := f.path("volume/..v" + version)
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(folder, "config.yaml"), []byte(text), 0o600); err != nil {
-		t.Fatal(err)
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink("..data/"+name, f.path("volume/"+name)); err != nil && !errors.Is(err, fs.ErrExist) {
+			t.Fatal(err)
+		}
 	}
 	if err := os.Symlink("..v"+version, f.path("volume/..data_tmp")); err != nil {
 		t.Fatal(err)
@@ -149,17 +158,37 @@ func (f folder) configMap(t *testing.T, version, text string) {
 
 func TestReloadConfigMap(t *testing.T) {
 	f := newFolder(t)
-	f.configMap(t, "1", f.listen()+refusing("first"))
-	config := f.path("volume/config.yaml")
-	if err := os.Symlink("..data/config.yaml", config); err != nil {
-		t.Fatal(err)
+	configMap := func(version, reason string) {
+		f.volume(t, version, map[string]string{"config.yaml": f.listen() + refusing(reason)})
 	}
-	start(t, Options{Config: config})
+	configMap("1", "first")
+	start(t, Options{Config: f.path("volume/config.yaml")})
 	c := f.client(t)
 	for version := 2; version < 5; version++ {
 		reason := fmt.Sprint(version)
-		f.configMap(t, reason, f.listen()+refusing(reason))
+		configMap(reason, reason)
 		until(t, "version "+reason+" is in force", func() bool { return refuses(t, c, reason) })
+	}
+}
+
+// TestRenewSecret: certificates that are renewed by another Secret are served.
+func TestRenewSecret(t *testing.T) {
+	f, a := newFolder(t), newAuthority(t)
+	secret := func(version string) {
+		cert, key := a.pair(t, time.Hour)
+		f.volume(t, version, map[string]string{"tls.crt": cert, "tls.key": key})
+	}
+	secret("1")
+	f.write(t, "config.yaml", "listen: {unixSocket: "+f.socket()+", https: {address: '127.0.0.1:0', certFile: "+f.path("volume/tls.crt")+
+		", keyFile: "+f.path("volume/tls.key")+"}}\n"+refusing("first"))
+	r := start(t, Options{Config: f.config()})
+	trust := &tls.Config{RootCAs: x509.NewCertPool()}
+	trust.RootCAs.AddCert(a.cert)
+	last := r.serial(t, trust)
+	for version := 2; version < 5; version++ {
+		secret(fmt.Sprint(version))
+		until(t, "the new certificate is served", func() bool { return r.serial(t, trust) != last })
+		last = r.serial(t, trust)
 	}
 }
 
