@@ -50,7 +50,7 @@ build: ## Build the programs into bin/.
 gotest = cd $(1) && $(CURDIR)/bin/tools/gotestsum --format $(2) --format-icons text --hide-summary output --
 
 .PHONY: test
-test: unit verify test-chart test-release test-cluster test-node test-integration test-lifecycle test-e2e ## Run everything that CI runs. The first run builds the control plane.
+test: unit verify test-chart test-release test-cluster test-node test-integration test-lifecycle test-demo test-e2e ## Run everything that CI runs. The first run builds the control plane.
 	@echo 'all tests passed that could run here: those left out are named above; NOT TESTED: test-kind, which takes a container engine'
 
 .PHONY: unit
@@ -109,20 +109,28 @@ node-deps: ## Install the Debian packages that a real node needs. Needs root.
 
 .PHONY: test-integration
 test-integration: bin/tools/gotestsum ## Test the gate on a real control plane. ARGS='-run TestGate' narrows it.
-	@$(call gotest,test/integration,testname) -count=1 -timeout 40m -parallel 8 $(ARGS) . # stories mostly wait
+	@$(call gotest,test/integration,testname) -count=1 -timeout 60m -parallel 8 $(ARGS) . # stories mostly wait
 
 .PHONY: test-lifecycle
 test-lifecycle: bin/tools/gotestsum ## Install, upgrade, roll back and remove the chart there, with Helm 3 and Helm 4.
-	@$(call gotest,test/integration,testname) -count=1 -timeout 30m $(ARGS) ./lifecycle
+	@$(call gotest,test/integration,testname) -count=1 -timeout 45m $(ARGS) ./lifecycle
+
+.PHONY: test-demo
+test-demo: demo ## Run the demo, which ends with an error unless it shows what it is to show.
 
 .PHONY: test-e2e
 test-e2e: bin/tools/gotestsum ## Run the chart and jobs as containers on a real node, as root; else say that it is left out.
 	@$(with-node)
-	@$(call gotest,test/integration,testname) -count=1 -timeout 30m $(ARGS) ./e2e
+	@$(call gotest,test/integration,testname) -count=1 -timeout 45m $(ARGS) ./e2e
 
 .PHONY: test-kind
 test-kind: bin/tools/gotestsum ## Run the same on kind, for machines with docker, podman or nerdctl. Not part of `test`.
 	@$(call gotest,test/integration,testname) -count=1 -timeout 120m $(ARGS) ./e2e -args -provider=kind
+
+.PHONY: bench
+bench: ## Print what docs/development.md says of performance, as ratios of one run. Half an hour on an idle machine.
+	go test -run '^$$' -bench . $(ARGS) ./pkg/...
+	go -C test/integration test -run '^$$' -bench . -timeout 60m $(ARGS) .
 
 ##@ Checks
 
