@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"time"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
@@ -228,34 +227,6 @@ func watchWorkloads(mgr manager.Manager, g *Gate, p *passes, workers int) (err e
 	return err
 }
 
-// getsCrowded passes the moment when Workloads begin to wait in a ClusterQueue. A
-// queue that was crowded all the time needs no event: a held Workload looks again
-// by itself.
-var getsCrowded = predicate.Funcs{
-	CreateFunc: func(event.CreateEvent) bool { return false },
-	UpdateFunc: func(e event.UpdateEvent) bool {
-		before, ok1 := e.ObjectOld.(*kueue.ClusterQueue)
-		after, ok2 := e.ObjectNew.(*kueue.ClusterQueue)
-		return ok1 && ok2 && before.Status.PendingWorkloads == 0 && after.Status.PendingWorkloads > 0
-	},
-	DeleteFunc:  func(event.DeleteEvent) bool { return false },
-	GenericFunc: func(event.GenericEvent) bool { return false },
-}
-
-// losesCheck passes the moment when a queue no longer names a check.
-var losesCheck = predicate.Funcs{
-	CreateFunc: func(event.CreateEvent) bool { return false },
-	UpdateFunc: func(e event.UpdateEvent) bool {
-		before, ok1 := e.ObjectOld.(*kueue.ClusterQueue)
-		after, ok2 := e.ObjectNew.(*kueue.ClusterQueue)
-		return ok1 && ok2 && slices.ContainsFunc(wiring.Entries(before), func(entry kueue.AdmissionCheckStrategyRule) bool {
-			return !slices.ContainsFunc(wiring.Entries(after), func(other kueue.AdmissionCheckStrategyRule) bool { return other.Name == entry.Name })
-		})
-	},
-	DeleteFunc:  func(event.DeleteEvent) bool { return false },
-	GenericFunc: func(event.GenericEvent) bool { return false },
-}
-
 // rateLimiter spaces retries after faults. Half a minute at most: a fault of the
 // API server should not delay jobs for long after it has ended.
 func rateLimiter() workqueue.TypedRateLimiter[reconcile.Request] {
@@ -315,37 +286,6 @@ func (g *Gate) mapGate(ctx context.Context, o client.Object) []reconcile.Request
 	var requests []reconcile.Request
 	for _, check := range checksOf(ctx, g.cached, o.GetName()) {
 		requests = append(requests, g.mapped(ctx, client.MatchingFields{indexCheck: check})...)
-	}
-	return requests
-}
-
-// mapQueue finds the Workloads that sit on quota which a ClusterQueue could use.
-func (g *Gate) mapQueue(ctx context.Context, o client.Object) []reconcile.Request {
-	var queues kueue.ClusterQueueList
-	if err := g.cached.List(ctx, &queues); err != nil {
-		g.log.ErrorContext(ctx, "finding the queues of a cohort", "error", err)
-		return nil
-	}
-	cq, _ := o.(*kueue.ClusterQueue)
-	var requests []reconcile.Request
-	for i := range queues.Items {
-		if q := &queues.Items[i]; q.Name == cq.Name || cq.Spec.CohortName != "" && q.Spec.CohortName != "" {
-			requests = append(requests, g.mapped(ctx, client.MatchingFields{indexQuota: q.Name})...)
-		}
-	}
-	return requests
-}
-
-// mapLoss finds the Workloads that wait for a check which a ClusterQueue names. It is
-// asked about the queue as it was, too.
-func (g *Gate) mapLoss(ctx context.Context, o client.Object) []reconcile.Request {
-	cq, ok := o.(*kueue.ClusterQueue)
-	if !ok {
-		return nil
-	}
-	var requests []reconcile.Request
-	for _, entry := range wiring.Entries(cq) {
-		requests = append(requests, g.mapped(ctx, client.MatchingFields{indexCheck: string(entry.Name)})...)
 	}
 	return requests
 }

@@ -1,0 +1,73 @@
+package controller
+
+import (
+	"context"
+	"slices"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+
+	"github.com/dispatch-admission/dispatch-admission/pkg/internal/wiring"
+)
+
+// getsCrowded passes the moment when Workloads begin to wait in a ClusterQueue. A
+// queue that was crowded all the time needs no event: a held Workload looks again
+// by itself.
+var getsCrowded = predicate.Funcs{
+	CreateFunc: func(event.CreateEvent) bool { return false },
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		before, ok1 := e.ObjectOld.(*kueue.ClusterQueue)
+		after, ok2 := e.ObjectNew.(*kueue.ClusterQueue)
+		return ok1 && ok2 && before.Status.PendingWorkloads == 0 && after.Status.PendingWorkloads > 0
+	},
+	DeleteFunc:  func(event.DeleteEvent) bool { return false },
+	GenericFunc: func(event.GenericEvent) bool { return false },
+}
+
+// losesCheck passes the moment when a queue no longer names a check.
+var losesCheck = predicate.Funcs{
+	CreateFunc: func(event.CreateEvent) bool { return false },
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		before, ok1 := e.ObjectOld.(*kueue.ClusterQueue)
+		after, ok2 := e.ObjectNew.(*kueue.ClusterQueue)
+		return ok1 && ok2 && slices.ContainsFunc(wiring.Entries(before), func(entry kueue.AdmissionCheckStrategyRule) bool {
+			return !slices.ContainsFunc(wiring.Entries(after), func(other kueue.AdmissionCheckStrategyRule) bool { return other.Name == entry.Name })
+		})
+	},
+	DeleteFunc:  func(event.DeleteEvent) bool { return false },
+	GenericFunc: func(event.GenericEvent) bool { return false },
+}
+
+// mapQueue finds the Workloads that sit on quota which a ClusterQueue could use.
+func (g *Gate) mapQueue(ctx context.Context, o client.Object) []reconcile.Request {
+	var queues kueue.ClusterQueueList
+	if err := g.cached.List(ctx, &queues); err != nil {
+		g.log.ErrorContext(ctx, "finding the queues of a cohort", "error", err)
+		return nil
+	}
+	cq, _ := o.(*kueue.ClusterQueue)
+	var requests []reconcile.Request
+	for i := range queues.Items {
+		if q := &queues.Items[i]; q.Name == cq.Name || cq.Spec.CohortName != "" && q.Spec.CohortName != "" {
+			requests = append(requests, g.mapped(ctx, client.MatchingFields{indexQuota: q.Name})...)
+		}
+	}
+	return requests
+}
+
+// mapLoss finds the Workloads that wait for a check which a ClusterQueue names. It is
+// asked about the queue as it was, too.
+func (g *Gate) mapLoss(ctx context.Context, o client.Object) []reconcile.Request {
+	cq, ok := o.(*kueue.ClusterQueue)
+	if !ok {
+		return nil
+	}
+	var requests []reconcile.Request
+	for _, entry := range wiring.Entries(cq) {
+		requests = append(requests, g.mapped(ctx, client.MatchingFields{indexCheck: string(entry.Name)})...)
+	}
+	return requests
+}
