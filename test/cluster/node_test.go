@@ -144,14 +144,16 @@ func TestNode(t *testing.T) {
 	}
 	t.Run("a Service has a name", func(t *testing.T) {
 		for _, url := range []string{"http://web", "http://web.web.svc.cluster.local"} {
-			if out := inClient(t, c, "get", url); !strings.Contains(out, "good morning") {
-				t.Errorf("%s answers %q, want what the ConfigMap says", url, out)
-			}
+			// That the pods are ready does not mean that kube-proxy has heard of it.
+			eventually(t, url+" answers what the ConfigMap says", func() bool {
+				out, err := c.Kubectl(t.Context(), client("get", url)...)
+				return err == nil && strings.Contains(out, "good morning")
+			})
 		}
 	})
 	t.Run("a pod is its ServiceAccount", func(t *testing.T) {
 		for path, want := range map[string]string{"configmaps/greeting": "200 OK", "secrets": "403 Forbidden"} {
-			if out := inClient(t, c, "api", "/api/v1/namespaces/web/"+path); !strings.HasPrefix(out, want) {
+			if out := kubectl(t, c, client("api", "/api/v1/namespaces/web/"+path)...); !strings.HasPrefix(out, want) {
 				t.Errorf("%s answers %q, want %s", path, out, want)
 			}
 		}
@@ -170,10 +172,9 @@ func TestNode(t *testing.T) {
 	t.Run("the machine's network is not used", func(t *testing.T) { checkNetwork(t, c) })
 }
 
-// inClient runs the app in the client's container.
-func inClient(t *testing.T, c *Cluster, args ...string) string {
-	t.Helper()
-	return kubectl(t, c, append([]string{"exec", "-n", "web", "deployment/client", "--", "/app"}, args...)...)
+// client are the arguments by which kubectl runs the app in the client's container.
+func client(args ...string) []string {
+	return append([]string{"exec", "-n", "web", "deployment/client", "--", "/app"}, args...)
 }
 
 // checkNetwork checks that nothing of the cluster is in the machine's network,
@@ -199,7 +200,7 @@ func checkNetwork(t *testing.T, c *Cluster) {
 	}
 	eventually(t, "an exchange of pods that the machine's interfaces do not count", func() bool {
 		before := interfaceCounters(t)
-		inClient(t, c, "get", "http://web")
+		kubectl(t, c, client("get", "http://web")...)
 		return interfaceCounters(t) == before
 	})
 }
