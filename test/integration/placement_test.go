@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -308,11 +309,40 @@ func conflictWithPod(t *testing.T) {
 		}
 		return nil
 	})
+	q.statefulSet("set", template)
+	eventually(t, patience, "the StatefulSet is told whose label it is", func() error {
+		var list kueue.WorkloadList
+		if err := shared.admin.List(t.Context(), &list, client.InNamespace(q.name)); err != nil {
+			return err
+		}
+		for i := range list.Items {
+			if strings.HasPrefix(list.Items[i].Name, "statefulset-") {
+				if m := checkOf(&list.Items[i], gate.Name).Message; !strings.Contains(m, `labels "example.com/team": the hook chose "ours", the pod "set-0" has "theirs"`) {
+					return fmt.Errorf("the check says %q", m)
+				}
+				return nil
+			}
+		}
+		return errNotYet
+	})
 	h.says(admission.Admit())
 	awaitRunning(t, taken)
 	if pod.Spec.NodeName != "node-2" || pod.Labels["example.com/team"] != "ours" || pod.Annotations["example.com/note"] != "ours" {
 		t.Errorf("the pod runs on %s with the labels %v and the annotations %v", pod.Spec.NodeName, pod.Labels, pod.Annotations)
 	}
+}
+
+// statefulSet creates one of one pod, whose label is theirs.
+func (q *queue) statefulSet(name string, template corev1.PodTemplateSpec) {
+	q.t.Helper()
+	one := int32(1)
+	template = *template.DeepCopy()
+	template.Labels = map[string]string{"app": name, "example.com/team": "theirs"}
+	create(q.t, &appsv1.StatefulSet{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: q.name, Labels: map[string]string{"kueue.x-k8s.io/queue-name": "lq"}},
+		Spec: appsv1.StatefulSetSpec{Replicas: &one, ServiceName: name, Template: template,
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}}},
+	})
 }
 
 // nothingIsLeftOfTheFirstAnswer: the hook changed the first start and lets the

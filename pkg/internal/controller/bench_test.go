@@ -11,6 +11,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -87,7 +88,11 @@ func largeRun(b *testing.B, server, cache string) (l large) {
 
 func largeChild(b *testing.B, server string, whole bool) error {
 	b.Helper()
-	p, mgr, err := largeManager(b, server, whole)
+	var writes atomic.Int64
+	p, mgr, err := largeManager(b, server, whole, func() error {
+		writes.Add(1)
+		return errors.New("an idle pass writes nothing")
+	})
 	if err != nil {
 		return err
 	}
@@ -115,8 +120,8 @@ func largeChild(b *testing.B, server string, whole bool) error {
 	if l.Pass, err = cpu(20, pass); err != nil {
 		return err
 	}
-	if looked != 20*1000 {
-		return fmt.Errorf("20 passes looked at %d Workloads, want 1000 each", looked)
+	if looked != 20*1000 || writes.Load() > 0 {
+		return fmt.Errorf("20 passes looked at %d Workloads and wanted to write %d times, want 1000 each and none", looked, writes.Load())
 	}
 	if l.Copying, err = cpu(5, func() error {
 		var list kueue.WorkloadList
@@ -132,7 +137,7 @@ func largeChild(b *testing.B, server string, whole bool) error {
 
 // largeManager is the controller with its informers synced and nothing else running,
 // as on a candidate.
-func largeManager(b *testing.B, server string, whole bool) (*passes, ctrl.Manager, error) {
+func largeManager(b *testing.B, server string, whole bool, held func() error) (*passes, ctrl.Manager, error) {
 	b.Helper()
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{kueue.AddToScheme, trainer.AddToScheme, v1alpha1.AddToScheme} {
@@ -152,7 +157,7 @@ func largeManager(b *testing.B, server string, whole bool) (*passes, ctrl.Manage
 		return nil, nil, err
 	}
 	p, err := setup(b.Context(), mgr, Options{
-		Held: func() error { return errors.New("an idle pass writes nothing") }, Resync: time.Hour, Workers: 1,
+		Held: held, Resync: time.Hour, Workers: 1,
 		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)), Metrics: metrics.New(prometheus.NewRegistry()),
 	})
 	if err != nil {

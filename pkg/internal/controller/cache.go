@@ -46,7 +46,7 @@ func slimWorkload(o any) (any, error) {
 	}
 	slim := &kueue.Workload{
 		ObjectMeta: slimMeta(&wl.ObjectMeta),
-		Spec:       kueue.WorkloadSpec{Active: wl.Spec.Active},
+		Spec:       kueue.WorkloadSpec{Active: wl.Spec.Active, QueueName: wl.Spec.QueueName},
 		Status: kueue.WorkloadStatus{
 			Conditions:      slimConditions(wl.Status.Conditions),
 			AdmissionChecks: wl.Status.AdmissionChecks,

@@ -21,6 +21,7 @@ import (
 	"github.com/dispatch-admission/dispatch-admission/pkg/internal/hooks"
 	"github.com/dispatch-admission/dispatch-admission/pkg/internal/lease"
 	"github.com/dispatch-admission/dispatch-admission/pkg/internal/metrics"
+	"github.com/dispatch-admission/dispatch-admission/pkg/internal/wiring"
 )
 
 // maxConflicts bounds how often one pass over a Workload starts again at once
@@ -49,6 +50,12 @@ type Gate struct {
 	metrics *metrics.Metrics
 	memory  *memory
 	backoff *flowcontrol.Backoff
+
+	// wanted says which queues this controller puts checks back into, if mend is true;
+	// losses are the checks that queues have just lost.
+	wanted wiring.Wanted
+	mend   bool
+	losses losses
 
 	policies *policies
 	hooks    *hooks.Hooks

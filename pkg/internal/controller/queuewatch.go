@@ -3,9 +3,12 @@ package controller
 import (
 	"context"
 	"slices"
+	"sync"
+	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
@@ -41,6 +44,45 @@ var losesCheck = predicate.Funcs{
 	GenericFunc: func(event.GenericEvent) bool { return false },
 }
 
+// losses are when queues last lost a check, as far as that is not settled.
+type losses struct {
+	mu sync.Mutex
+	at map[string]time.Time
+}
+
+func (l *losses) note(queue string, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.at == nil {
+		l.at = map[string]time.Time{}
+	}
+	l.at[queue] = now
+}
+
+// settled tells whether a queue has been without a check for lossSettles. One whose
+// loss nobody here saw lost it before.
+func (l *losses) settled(queue string, now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	at, noted := l.at[queue]
+	if noted && now.Sub(at) < lossSettles {
+		return false
+	}
+	delete(l.at, queue)
+	return true
+}
+
+// queueLosses has the Workloads that wait for a lost check looked at as soon as the
+// loss has settled.
+func (g *Gate) queueLosses() handler.EventHandler {
+	return handler.Funcs{UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
+		g.losses.note(e.ObjectOld.GetName(), time.Now())
+		for _, r := range g.mapLoss(ctx, e.ObjectOld) {
+			q.AddAfter(r, lossSettles+time.Millisecond)
+		}
+	}}
+}
+
 // mapQueue finds the Workloads that sit on quota which a ClusterQueue could use.
 func (g *Gate) mapQueue(ctx context.Context, o client.Object) []reconcile.Request {
 	var queues kueue.ClusterQueueList
@@ -58,8 +100,7 @@ func (g *Gate) mapQueue(ctx context.Context, o client.Object) []reconcile.Reques
 	return requests
 }
 
-// mapLoss finds the Workloads that wait for a check which a ClusterQueue names. It is
-// asked about the queue as it was, too.
+// mapLoss finds the Workloads that wait for a check which a ClusterQueue names.
 func (g *Gate) mapLoss(ctx context.Context, o client.Object) []reconcile.Request {
 	cq, ok := o.(*kueue.ClusterQueue)
 	if !ok {

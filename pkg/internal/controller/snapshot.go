@@ -3,13 +3,10 @@ package controller
 import (
 	"context"
 	"fmt"
-	"maps"
-	"slices"
+	"time"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
@@ -17,7 +14,7 @@ import (
 	"github.com/dispatch-admission/dispatch-admission/pkg/internal/fence"
 	"github.com/dispatch-admission/dispatch-admission/pkg/internal/gate"
 	"github.com/dispatch-admission/dispatch-admission/pkg/internal/hold"
-	"github.com/dispatch-admission/dispatch-admission/pkg/internal/placement"
+	"github.com/dispatch-admission/dispatch-admission/pkg/internal/wiring"
 )
 
 // snapshot reads what a decision needs, from the informers alone.
@@ -48,7 +45,7 @@ func (g *Gate) snapshot(ctx context.Context, key types.NamespacedName) (gate.Sna
 
 // detached tells whether the queue that a held Workload gave its quota back to has
 // lost all checks that hold it. Kueue itself looks at such a Workload only when the
-// time of its next offer has come.
+// time of its next offer has come. A loss that is about to be mended is none.
 func (g *Gate) detached(ctx context.Context, wl *kueue.Workload) (bool, error) {
 	book := hold.Read(wl)
 	if book.Queue == "" || len(book.Checks) == 0 {
@@ -58,44 +55,28 @@ func (g *Gate) detached(ctx context.Context, wl *kueue.Workload) (bool, error) {
 	if err := g.cached.Get(ctx, types.NamespacedName{Name: string(book.Queue)}, &cq); err != nil {
 		return false, client.IgnoreNotFound(err)
 	}
-	return book.Detached(&cq), nil
+	if !book.Detached(&cq) || !g.losses.settled(cq.Name, time.Now()) {
+		return false, nil
+	}
+	for name := range book.Checks {
+		if mends, err := g.mends(ctx, &cq, string(name)); mends || err != nil {
+			return false, err
+		}
+	}
+	return true, nil
 }
 
-// readPods reads the pods that a Workload was made for, which Kueue does not describe
-// in it, if a hook chose labels or annotations for them.
-func (g *Gate) readPods(ctx context.Context, snap *gate.Snapshot) error {
-	wl := snap.Workload
-	if snap.Pods != nil || !placement.MadeOfPods(wl) || !slices.ContainsFunc(slices.Collect(maps.Values(snap.Answers)), choosesMetadata) {
-		return nil
+// mends tells whether this controller puts a check back into a queue.
+func (g *Gate) mends(ctx context.Context, cq *kueue.ClusterQueue, name string) (bool, error) {
+	if !g.mend || g.wanted.Of(cq, name) == nil {
+		return false, nil
 	}
-	pods := &metav1.PartialObjectMetadataList{}
-	pods.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
-	if err := g.live.List(ctx, pods, client.InNamespace(wl.Namespace), podsOf(wl)); err != nil {
-		return fmt.Errorf("listing the pods of the workload: %w", err)
+	var check kueue.AdmissionCheck
+	if err := g.cached.Get(ctx, types.NamespacedName{Name: name}, &check); err != nil {
+		return false, client.IgnoreNotFound(err)
 	}
-	snap.Pods = make([]metav1.ObjectMeta, 0, len(pods.Items))
-	for i := range pods.Items {
-		snap.Pods = append(snap.Pods, pods.Items[i].ObjectMeta)
-	}
-	return nil
+	return !wiring.KeptDetached(&check, cq.Name), nil
 }
-
-func choosesMetadata(a gate.Answer) bool {
-	c, _ := a.Decision.Changes()
-	return len(c.Labels)+len(c.Annotations) > 0
-}
-
-// podsOf selects the pods that a Workload was made for: one, or a group that has the
-// name of the Workload.
-func podsOf(wl *kueue.Workload) client.ListOption {
-	if owner := metav1.GetControllerOfNoCopy(wl); owner != nil && owner.Kind == "Pod" {
-		return client.MatchingFields{"metadata.name": owner.Name}
-	}
-	return client.MatchingLabels{podGroupLabel: wl.Name}
-}
-
-// podGroupLabel has the name of the group that a pod belongs to.
-const podGroupLabel = "kueue.x-k8s.io/pod-group-name"
 
 // readChecks reads our checks and what their gates say.
 func (g *Gate) readChecks(ctx context.Context) (map[kueue.AdmissionCheckReference]gate.Check, error) {

@@ -75,7 +75,7 @@ func setup(ctx context.Context, mgr manager.Manager, o Options) (*passes, error)
 	g := &Gate{
 		cached: mgr.GetClient(), live: mgr.GetAPIReader(), writer: mgr.GetClient(), held: o.Held,
 		log: o.Log, events: mgr.GetEventRecorder("dispatch-admission"), metrics: o.Metrics,
-		memory: newMemory(), backoff: flowcontrol.NewBackOff(retryBase, retryMax),
+		memory: newMemory(), backoff: flowcontrol.NewBackOff(retryBase, retryMax), wanted: o.Wanted, mend: o.Mend,
 	}
 	var err error
 	if g.pods, err = newPodWatch(mgr, g.mapPod); err != nil {
@@ -214,7 +214,7 @@ func watchWorkloads(mgr manager.Manager, g *Gate, p *passes, workers int) (err e
 		// Somebody begins to wait for quota that held Workloads sit on.
 		Watches(&kueue.ClusterQueue{}, handler.EnqueueRequestsFromMapFunc(g.mapQueue), builder.WithPredicates(getsCrowded)).
 		// A queue loses a check that keeps Workloads without quota.
-		Watches(&kueue.ClusterQueue{}, handler.EnqueueRequestsFromMapFunc(g.mapLoss), builder.WithPredicates(losesCheck)).
+		Watches(&kueue.ClusterQueue{}, g.queueLosses(), builder.WithPredicates(losesCheck)).
 		// The full pass and the answers of hooks add to the same queue.
 		WatchesRawSource(source.Func(func(_ context.Context, q queue) error {
 			add := func(r reconcile.Request) { q.Add(r) }

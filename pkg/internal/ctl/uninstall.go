@@ -151,7 +151,10 @@ func (c *cli) freeQueues(ctx context.Context, api *cluster, w *wiring.Wirer, f *
 			return err
 		}
 	}
-	return detachEverywhere(ctx, w, checks, f.policy == policyHold, result)
+	if err := detachEverywhere(ctx, w, checks, f.policy == policyHold, result); err != nil || result.failed() {
+		return err
+	}
+	return c.letGo(ctx, w, checks)
 }
 
 // checksThatGo are the checks named but for those of another controller, which no

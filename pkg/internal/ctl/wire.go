@@ -161,6 +161,9 @@ func (c *cli) detach(ctx context.Context, f *queueFlags, p pick, hold bool) erro
 	if err == nil && len(checks) > 0 {
 		err = detachAll(ctx, w, f, p, checks, hold, &result)
 	}
+	if err == nil && len(checks) > 0 {
+		err = c.letGo(ctx, w, checks)
+	}
 	if nothingServed(err) {
 		c.note("the cluster does not serve %s", installKueue)
 		err = nil
@@ -169,6 +172,18 @@ func (c *cli) detach(ctx context.Context, f *queueFlags, p pick, hold bool) erro
 		return err
 	}
 	return c.tell(result)
+}
+
+// letGo waits for the jobs that wait for checks which have been taken out of queues.
+func (c *cli) letGo(ctx context.Context, w *wiring.Wirer, checks []string) error {
+	if w.DryRun {
+		return nil
+	}
+	note, err := w.LetGo(ctx, checks)
+	if note != "" {
+		c.note("%s", note)
+	}
+	return err
 }
 
 // checksToDetach are the checks that are named, else all of ours. One that does not

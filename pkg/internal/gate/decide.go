@@ -50,6 +50,9 @@ func (s Snapshot) released(phase Phase, now time.Time) Plan {
 	if phase == PhaseEnded || !meta.IsStatusConditionTrue(conditions, v1alpha1.WorkloadHeld) {
 		return Plan{Case: CaseNone}
 	}
+	if phase == PhaseEvicted && s.parkedFor(hold.Read(s.Workload), now) {
+		return Plan{Case: CaseUnpark, Unpark: true} // or Kueue would not look at it until then
+	}
 	setCondition(&conditions, v1alpha1.WorkloadHeld, metav1.ConditionFalse, reasonReleased, MessageReleased, now)
 	return Plan{Case: CaseReleased, Checks: []kueue.AdmissionCheckState{}, Conditions: conditions, Message: MessageReleased}
 }

@@ -2,6 +2,7 @@ package gate
 
 import (
 	"cmp"
+	"errors"
 	"slices"
 	"strconv"
 	"time"
@@ -151,6 +152,9 @@ func (r *round) updates(check kueue.AdmissionCheckReference, p *Policy, a Answer
 	changes, ok := a.Decision.Changes()
 	if !ok || !a.Verdict || p.Hook.Audit {
 		return nil, nil
+	}
+	if r.s.PodsUnknown != "" && len(changes.Labels)+len(changes.Annotations) > 0 {
+		return nil, errors.New(r.s.PodsUnknown)
 	}
 	// What other checks of ours are about to get counts, and what is left of an
 	// earlier answer does not.

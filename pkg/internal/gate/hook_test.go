@@ -331,4 +331,9 @@ func TestReleasedWithoutCheck(t *testing.T) {
 	if plan := Decide(s, at(30).Time); plan.Case != CaseNone {
 		t.Errorf("and again: %+v", plan)
 	}
+	// One that is kept out of the queue is let go first.
+	s = hooked(policy(), heldAs(parkedAs(600)), evictedAt(21, false), requeueAt(600), func(s *Snapshot) { s.Checks = nil })
+	if plan := Decide(s, at(30).Time); plan.Case != CaseUnpark || !plan.Unpark || plan.Checks != nil {
+		t.Errorf("parked: %+v", plan)
+	}
 }

@@ -53,7 +53,7 @@ func (r *round) returnQuota() {
 	next = later(next, r.now.Add(leastPark+time.Second-1).Truncate(time.Second))
 	r.book.Park, r.book.Returned, r.booked = next, r.book.Returned+1, true
 	if a := r.s.Workload.Status.Admission; a != nil {
-		r.book.Queue = a.ClusterQueue
+		r.book.Queue, r.book.Local = a.ClusterQueue, r.s.Workload.Spec.QueueName
 	}
 	for i := range r.out {
 		if r.out[i].Name == held[0] {
@@ -98,7 +98,7 @@ func (s Snapshot) park(e entries, now time.Time) Plan {
 	book := hold.Read(s.Workload)
 	current, parked := s.current(book, e), s.parkedUntil()
 	switch {
-	case !current && len(e.retrying) == 0 && parked.After(now) && parked.Equal(book.Park):
+	case !current && len(e.retrying) == 0 && s.parkedFor(book, now):
 		// What it was held for may hold no more: it is to be offered at once. A
 		// check in Retry has to go first, or Kueue would note the delay again.
 		return Plan{Case: CaseUnpark, Unpark: true}
@@ -128,10 +128,17 @@ func (s Snapshot) parkedUntil() time.Time {
 	return time.Time{}
 }
 
+// parkedFor tells whether Kueue still keeps the Workload out of the queue, and does so
+// for its hold.
+func (s Snapshot) parkedFor(book hold.Book, now time.Time) bool {
+	parked := s.parkedUntil()
+	return parked.After(now) && parked.Equal(book.Park)
+}
+
 // current tells whether the holds of a Workload rest on what its gates say now, and
 // its queue still asks for them.
 func (s Snapshot) current(book hold.Book, e entries) bool {
-	if s.Detached {
+	if s.Detached || book.Local != "" && book.Local != s.Workload.Spec.QueueName {
 		return false
 	}
 	n := 0

@@ -167,6 +167,13 @@ func TestPark(t *testing.T) {
 		"its queue lost the check": {s: mine(heldAs(parkedAs(600)), evictedAt(81, false), func(s *Snapshot) {
 			check("ours", pending, entry().Message, 82)(s.Workload)
 		}, requeueAt(600), lostCheck), second: 300, want: CaseUnpark, unpark: true},
+		"it was moved to another queue": {s: mine(heldAs(func() hold.Book {
+			b := parkedAs(600)
+			b.Local = "another"
+			return b
+		}()), evictedAt(81, false), func(s *Snapshot) {
+			check("ours", pending, entry().Message, 82)(s.Workload)
+		}, requeueAt(600)), second: 300, want: CaseUnpark, unpark: true},
 		"its queue lost the check, and it is in Retry": {s: mine(heldAs(parkedAs(600)), evictedAt(81, false), retrying(81, 519), requeueAt(600), lostCheck),
 			second: 300, want: CasePark, state: pending},
 		"its queue lost the check before it was parked": {s: mine(heldAs(parkedAs(600)), evictedAt(81, false), reset, lostCheck), second: 82,

@@ -31,8 +31,9 @@ type Snapshot struct {
 	// none of the checks that hold it any more.
 	Detached bool
 	// Pods is the metadata of the pods that the Workload was made for, if a hook
-	// chose labels or annotations for them.
-	Pods []metav1.ObjectMeta
+	// chose labels or annotations for them; PodsUnknown is why it is not known.
+	Pods        []metav1.ObjectMeta
+	PodsUnknown string
 	// Remains are what is left of earlier starts of the TrainJob.
 	Remains Remains
 

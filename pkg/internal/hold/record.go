@@ -27,8 +27,10 @@ type Book struct {
 	// Park is until when the Workload is to stay without quota; zero unless its
 	// quota was given back in this hold.
 	Park time.Time `json:"park,omitzero"`
-	// Queue is the ClusterQueue whose quota was given back last.
+	// Queue is the ClusterQueue whose quota was given back last, and Local the
+	// LocalQueue that the Workload was in.
 	Queue kueue.ClusterQueueReference `json:"queue,omitempty"`
+	Local kueue.LocalQueueName        `json:"local,omitempty"`
 	// Checks has an entry for each check that is held.
 	Checks map[kueue.AdmissionCheckReference]Entry `json:"checks,omitempty"`
 }

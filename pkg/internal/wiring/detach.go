@@ -47,56 +47,67 @@ func (w *Wirer) Detach(ctx context.Context, queue string, checks []string, hold 
 			r.Problem = problem(err)
 		}
 	}
-	last := &results[len(results)-1]
-	if w.DryRun || last.Problem != "" || !slices.ContainsFunc(results, func(r Result) bool { return r.Change == Detached }) {
-		return results
-	}
-	note, err := w.letGo(ctx, queue)
-	last.Note = join(last.Note, note)
-	if err != nil {
-		last.Problem = problem(err)
-	}
 	return results
 }
 
-// letGo waits until no Workload is kept out of a queue until its next offer by checks
-// that the queue does not name any more. Kueue looks at such a Workload only then, but
-// a gate that leads sees to it at once; without one it is told what people can do.
-func (w *Wirer) letGo(ctx context.Context, queue string) (note string, err error) {
+// LetGo waits until no job is kept out of a queue until its next offer by checks that
+// the queue does not name any more, one of those given among them. Kueue looks at such
+// a job only then, but a gate that leads lets it go at once. If none does, note says what
+// people can do.
+func (w *Wirer) LetGo(ctx context.Context, checks []string) (note string, err error) {
 	patient := time.Now().Add(w.Settle)
-	err = w.until(ctx, fmt.Sprintf("no job is kept out of ClusterQueue %q until its next offer", queue), func() (string, error) {
-		cq, err := w.read(ctx, queue)
-		if err != nil {
-			return "", err
-		}
-		var kept []types.NamespacedName
-		if err := w.eachWorkload(ctx, func(wl *kueue.Workload) {
-			if parked(wl, cq, time.Now()) {
-				kept = append(kept, client.ObjectKeyFromObject(wl))
-			}
-		}); err != nil || len(kept) == 0 {
+	err = w.until(ctx, "no job is kept out of a queue for a check that the queue does not name", func() (string, error) {
+		kept, err := w.kept(ctx, checks)
+		if err != nil || len(kept) == 0 {
 			return "", err
 		}
 		if time.Now().After(patient) {
-			note = fmt.Sprintf("no gate leads, so %d of its jobs stay without quota until their next offer; to let one go: "+
+			note = fmt.Sprintf("no gate has let go of them within %s, so %d jobs stay without quota until their next offer; to let one go: "+
 				`kubectl patch workload -n %s %s --subresource=status --type=merge -p '{"status":{"requeueState":{"requeueAt":null}}}'`,
-				len(kept), kept[0].Namespace, kept[0].Name)
+				w.Settle, len(kept), kept[0].Namespace, kept[0].Name)
 			return "", nil
 		}
 		return fmt.Sprintf("%d are", len(kept)), nil
 	})
-	if apierrors.IsNotFound(err) {
-		err = nil // the queue went, too
-	}
 	return note, err
 }
 
-// parked tells whether a Workload is kept out of a queue for checks that the queue
-// does not name.
-func parked(wl *kueue.Workload, cq *kueue.ClusterQueue, now time.Time) bool {
+// kept are the jobs that LetGo waits for.
+func (w *Wirer) kept(ctx context.Context, checks []string) (kept []types.NamespacedName, err error) {
+	queues := map[kueue.ClusterQueueReference]*kueue.ClusterQueue{}
+	err = w.eachWorkload(ctx, func(wl *kueue.Workload) error {
+		book, ok := parkedFor(wl, checks, time.Now())
+		if !ok {
+			return nil
+		}
+		cq, known := queues[book.Queue]
+		if !known {
+			read, err := w.read(ctx, string(book.Queue))
+			if client.IgnoreNotFound(err) != nil {
+				return err
+			}
+			cq, queues[book.Queue] = read, read
+		}
+		if cq != nil && book.Detached(cq) {
+			kept = append(kept, client.ObjectKeyFromObject(wl))
+		}
+		return nil
+	})
+	return kept, err
+}
+
+// parkedFor returns the holds of a Workload that is kept out of its queue for one of
+// the checks.
+func parkedFor(wl *kueue.Workload, checks []string, now time.Time) (hold.Book, bool) {
 	book, st := hold.Read(wl), wl.Status.RequeueState
-	return string(book.Queue) == cq.Name && book.Detached(cq) && st != nil && st.RequeueAt != nil && st.RequeueAt.After(now) &&
-		wl.DeletionTimestamp == nil && !meta.IsStatusConditionTrue(wl.Status.Conditions, kueue.WorkloadFinished)
+	if st == nil || st.RequeueAt == nil || !st.RequeueAt.After(now) || !st.RequeueAt.Time.Equal(book.Park) ||
+		wl.DeletionTimestamp != nil || meta.IsStatusConditionTrue(wl.Status.Conditions, kueue.WorkloadFinished) {
+		return book, false
+	}
+	return book, slices.ContainsFunc(checks, func(check string) bool {
+		_, held := book.Checks[kueue.AdmissionCheckReference(check)]
+		return held
+	})
 }
 
 // named notes which checks a queue does not name, and tells whether it names any.

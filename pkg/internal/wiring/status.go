@@ -110,23 +110,26 @@ const pageSize = 500
 // waiting are the Workloads that have quota and have not started, by queue.
 func (w *Wirer) waiting(ctx context.Context) (map[string][]kueue.Workload, error) {
 	waiting := map[string][]kueue.Workload{}
-	return waiting, w.eachWorkload(ctx, func(wl *kueue.Workload) {
+	return waiting, w.eachWorkload(ctx, func(wl *kueue.Workload) error {
 		if waits(wl) {
 			queue := string(wl.Status.Admission.ClusterQueue)
 			waiting[queue] = append(waiting[queue], *wl)
 		}
+		return nil
 	})
 }
 
-// eachWorkload looks at every Workload.
-func (w *Wirer) eachWorkload(ctx context.Context, look func(*kueue.Workload)) error {
+// eachWorkload looks at every Workload until there is an error.
+func (w *Wirer) eachWorkload(ctx context.Context, look func(*kueue.Workload) error) error {
 	for next := ""; ; {
 		var page kueue.WorkloadList
 		if err := w.Client.List(ctx, &page, client.Limit(pageSize), client.Continue(next)); err != nil {
 			return err
 		}
 		for i := range page.Items {
-			look(&page.Items[i])
+			if err := look(&page.Items[i]); err != nil {
+				return err
+			}
 		}
 		if next = page.Continue; next == "" {
 			return nil

@@ -145,7 +145,7 @@ func (f Facts) ended(e *Explanation) {
 		e.is(Deleted, "Its Workload is being deleted; Kueue makes another one if the job is still there.")
 	case f.is(v1alpha1.WorkloadRefused):
 		e.is(Refused, "A hook has refused it for good.")
-		e.because("the hook", f.said(v1alpha1.WorkloadRefused), "mend what the reason says; then have it asked anew: "+f.offerAnew())
+		e.because("the hook", f.said(v1alpha1.WorkloadRefused), f.offerAnew())
 	default:
 		e.is(Inactive, "It is inactive (spec.active of the Workload is false), so Kueue does not queue it.")
 		text := f.said(kueue.WorkloadEvicted)
@@ -156,11 +156,14 @@ func (f Facts) ended(e *Explanation) {
 	}
 }
 
-// offerAnew is the command by which a job that was refused gets another Workload. To
-// make its Workload active does nothing: Kueue queues again only what people made
+// offerAnew is what has a job that was refused asked about anew: another Workload. To
+// make the one it has active does nothing: Kueue queues again only what people made
 // inactive.
 func (f Facts) offerAnew() string {
-	return fmt.Sprintf("kubectl -n %s delete workload %s", f.Workload.Namespace, f.Workload.Name)
+	if owner := gate.Owner(f.Workload); owner != nil && owner.Kind == "Pod" {
+		return "mend what the reason says, delete the Pods and make them anew; Kueue deletes them with the Workload"
+	}
+	return fmt.Sprintf("mend what the reason says; then have it asked anew: kubectl -n %s delete workload %s", f.Workload.Namespace, f.Workload.Name)
 }
 
 // running explains a job that has started.
