@@ -2,6 +2,7 @@ package controller
 
 import (
 	"strings"
+	"unique"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	batchv1 "k8s.io/api/batch/v1"
@@ -38,7 +39,8 @@ func CacheOptions() cache.Options {
 
 // slimWorkload keeps identity, conditions and checks of a Workload. Its pod sets
 // make most of its size: while it waits with quota, what hooks are told of them is
-// kept, which is no secret; else, while it waits or runs, their names.
+// kept, which is no secret; while it runs, their names, as those of their assignments,
+// because a pod set without anything is more than a kilobyte.
 func slimWorkload(o any) (any, error) {
 	wl, ok := o.(*kueue.Workload)
 	if !ok {
@@ -46,10 +48,10 @@ func slimWorkload(o any) (any, error) {
 	}
 	slim := &kueue.Workload{
 		ObjectMeta: slimMeta(&wl.ObjectMeta),
-		Spec:       kueue.WorkloadSpec{Active: wl.Spec.Active, QueueName: wl.Spec.QueueName},
+		Spec:       kueue.WorkloadSpec{Active: wl.Spec.Active, QueueName: shared(wl.Spec.QueueName)},
 		Status: kueue.WorkloadStatus{
 			Conditions:      slimConditions(wl.Status.Conditions),
-			AdmissionChecks: wl.Status.AdmissionChecks,
+			AdmissionChecks: shareChecks(wl.Status.AdmissionChecks),
 			SchedulingStats: wl.Status.SchedulingStats,
 			RequeueState:    wl.Status.RequeueState,
 		},
@@ -65,12 +67,27 @@ func slimWorkload(o any) (any, error) {
 	case gate.PhaseReserved:
 		wholeAttempt(slim, wl)
 		return slim, nil
-	case gate.PhaseQueued, gate.PhaseEvicted, gate.PhaseAdmitted:
-	}
-	for _, ps := range wl.Spec.PodSets {
-		slim.Spec.PodSets = append(slim.Spec.PodSets, kueue.PodSet{Name: ps.Name})
+	case gate.PhaseAdmitted:
+		slim.Status.Admission = &kueue.Admission{}
+		for i := range wl.Spec.PodSets {
+			slim.Status.Admission.PodSetAssignments = append(slim.Status.Admission.PodSetAssignments,
+				kueue.PodSetAssignment{Name: shared(wl.Spec.PodSets[i].Name)})
+		}
+	case gate.PhaseQueued, gate.PhaseEvicted:
 	}
 	return slim, nil
+}
+
+// shared is a string that all who have it share: a decoder makes a new one for each.
+func shared[S ~string](s S) S { return unique.Make(s).Value() }
+
+// shareChecks shares what most checks have in common. The list is the decoder's own.
+func shareChecks(checks []kueue.AdmissionCheckState) []kueue.AdmissionCheckState {
+	for i := range checks {
+		c := &checks[i]
+		c.Name, c.State, c.Message = shared(c.Name), shared(c.State), shared(c.Message)
+	}
+	return checks
 }
 
 // wholeAttempt keeps all that a hook can be told of an attempt.
@@ -103,8 +120,12 @@ func slimTrainJob(o any) (any, error) {
 }
 
 func slimMeta(m *metav1.ObjectMeta) metav1.ObjectMeta {
+	for i := range m.OwnerReferences {
+		o := &m.OwnerReferences[i]
+		o.APIVersion, o.Kind = shared(o.APIVersion), shared(o.Kind)
+	}
 	return metav1.ObjectMeta{
-		Name: m.Name, Namespace: m.Namespace, UID: m.UID,
+		Name: m.Name, Namespace: shared(m.Namespace), UID: m.UID,
 		ResourceVersion: m.ResourceVersion, Generation: m.Generation,
 		DeletionTimestamp: m.DeletionTimestamp, OwnerReferences: m.OwnerReferences,
 	}
@@ -119,7 +140,7 @@ func slimConditions(conditions []metav1.Condition) []metav1.Condition {
 			out = append(out, c)
 			continue
 		}
-		out = append(out, metav1.Condition{Type: c.Type, Status: c.Status, LastTransitionTime: c.LastTransitionTime})
+		out = append(out, metav1.Condition{Type: shared(c.Type), Status: shared(c.Status), LastTransitionTime: c.LastTransitionTime})
 	}
 	return out
 }

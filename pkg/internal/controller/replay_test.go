@@ -68,8 +68,9 @@ func (r replay) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	<-req.Context().Done()
 }
 
-// kinds are the kinds of which there is no object.
-var kinds = map[string]string{"clusterqueues": "ClusterQueue", "resourceflavors": "ResourceFlavor", "admissiongates": "AdmissionGate"}
+// kinds are those of which there may be no object.
+var kinds = map[string]string{"clusterqueues": "ClusterQueue", "resourceflavors": "ResourceFlavor", "admissiongates": "AdmissionGate",
+	"workloads": "Workload", "trainjobs": "TrainJob"}
 
 func (r replay) objects(plural string) iter.Seq[client.Object] {
 	return func(yield func(client.Object) bool) {
