@@ -133,20 +133,36 @@ func newSide(b *testing.B, check, parked string) *side {
 	}
 	s := &side{b: b, queue: newQueueOf(b, check, parked), check: check, seen: map[string]*moments{}}
 	s.queue.setQuota(strconv.Itoa(4 * benchBacklog))
-	ctx, cancel := context.WithCancel(context.Background())
-	b.Cleanup(cancel)
-	events, err := shared.admin.Watch(ctx, &kueue.WorkloadList{}, client.InNamespace(s.queue.name))
-	if err != nil {
-		b.Fatal(err)
-	}
-	go func() {
-		for e := range events.ResultChan() {
-			if wl, ok := e.Object.(*kueue.Workload); ok && e.Type != watch.Deleted {
-				s.see(wl, time.Now())
-			}
-		}
-	}()
+	followWorkloads(b, shared.admin, s.queue.name, func(wl *kueue.Workload) { s.see(wl, time.Now()) })
 	return s
+}
+
+// followWorkloads calls f with every version of every Workload of a namespace, as a
+// watch tells of it, until the end of the benchmark.
+func followWorkloads(b *testing.B, api client.WithWatch, namespace string, f func(*kueue.Workload)) {
+	b.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	var ended sync.WaitGroup
+	ended.Go(func() {
+		for ctx.Err() == nil {
+			events, err := api.Watch(ctx, &kueue.WorkloadList{}, client.InNamespace(namespace))
+			if err != nil {
+				continue
+			}
+			for e := range events.ResultChan() {
+				if wl, ok := e.Object.(*kueue.Workload); ok && e.Type != watch.Deleted {
+					f(wl)
+				} else if !ok {
+					b.Logf("the watch of %s tells %+v", namespace, e)
+				}
+			}
+			b.Logf("the watch of %s has ended", namespace) // the API server ends a slow one
+		}
+	})
+	b.Cleanup(func() {
+		cancel()
+		ended.Wait()
+	})
 }
 
 // see notes what is new about a Workload.
@@ -227,8 +243,41 @@ func drain(b *testing.B, sides []*side) {
 	}
 	for _, s := range sides {
 		s.await("has no quota", func(m *moments) bool { return m.reserved.IsZero() })
+		s.takeBack()
 	}
 	time.Sleep(5 * time.Second)
+}
+
+// takeBack makes the checks of the side Pending again, unless whoever answers them has
+// done so: Kueue leaves answers standing where a job loses its quota unstarted.
+func (s *side) takeBack() {
+	s.b.Helper()
+	var list kueue.WorkloadList
+	if err := shared.admin.List(s.b.Context(), &list, client.InNamespace(s.queue.name)); err != nil {
+		s.b.Fatal(err)
+	}
+	for i := range list.Items {
+		if !strings.HasSuffix(s.check, "-foreign") || checkOf(&list.Items[i], s.check).State == kueue.CheckStatePending {
+			continue
+		}
+		if err := applyCheck(s.b.Context(), shared.admin, &list.Items[i], s.check, kueue.CheckStatePending); err != nil {
+			s.b.Fatal(err)
+		}
+	}
+}
+
+// bareOwner is the field manager of the bare client.
+const bareOwner = client.FieldOwner("bare")
+
+// applyCheck gives a check of a Workload a state, as the bare client does.
+func applyCheck(ctx context.Context, api client.Client, wl *kueue.Workload, check string, state kueue.CheckState) error {
+	status := &unstructured.Unstructured{Object: map[string]any{"status": map[string]any{"admissionChecks": []any{map[string]any{
+		"name": check, "state": string(state), "message": "Answered.", "podSetUpdates": []any{},
+		"lastTransitionTime": time.Now().UTC().Format(time.RFC3339)}}}}}
+	status.SetGroupVersionKind(kueue.SchemeGroupVersion.WithKind("Workload"))
+	status.SetNamespace(wl.Namespace)
+	status.SetName(wl.Name)
+	return api.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(status), bareOwner, client.ForceOwnership)
 }
 
 // ratios reports two percentiles of the gate's times, and how they compare.
@@ -268,11 +317,6 @@ func newBareClient(b *testing.B, p *proxy, s *side) {
 		b.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	events, err := c.client.Watch(ctx, &kueue.WorkloadList{}, client.InNamespace(s.queue.name))
-	if err != nil {
-		cancel()
-		b.Fatal(err)
-	}
 	var workers sync.WaitGroup
 	for range benchWorkers {
 		workers.Go(func() {
@@ -283,17 +327,15 @@ func newBareClient(b *testing.B, p *proxy, s *side) {
 			}
 		})
 	}
-	workers.Go(func() {
-		defer close(c.work)
-		for e := range events.ResultChan() {
-			if wl, ok := e.Object.(*kueue.Workload); ok && e.Type != watch.Deleted && c.asks(wl) {
-				c.work <- wl
-			}
-		}
-	})
 	b.Cleanup(func() {
 		cancel()
+		close(c.work)
 		workers.Wait()
+	})
+	followWorkloads(b, c.client, s.queue.name, func(wl *kueue.Workload) {
+		if c.asks(wl) {
+			c.work <- wl
+		}
 	})
 }
 
@@ -327,17 +369,10 @@ func (c *bareClient) answer(ctx context.Context, wl *kueue.Workload) error {
 	job.SetGroupVersionKind(trainer.SchemeGroupVersion.WithKind("TrainJob"))
 	job.SetNamespace(wl.Namespace)
 	job.SetName(wl.OwnerReferences[0].Name)
-	const owner = client.FieldOwner("bare")
-	if err := c.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(job), owner, client.ForceOwnership); err != nil {
+	if err := c.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(job), bareOwner, client.ForceOwnership); err != nil {
 		return err
 	}
-	status := &unstructured.Unstructured{Object: map[string]any{"status": map[string]any{"admissionChecks": []any{map[string]any{
-		"name": c.side.check, "state": string(kueue.CheckStateReady), "message": "Answered.", "podSetUpdates": []any{},
-		"lastTransitionTime": time.Now().UTC().Format(time.RFC3339)}}}}}
-	status.SetGroupVersionKind(kueue.SchemeGroupVersion.WithKind("Workload"))
-	status.SetNamespace(wl.Namespace)
-	status.SetName(wl.Name)
-	return c.client.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(status), owner, client.ForceOwnership)
+	return applyCheck(ctx, c.client, wl, c.side.check, kueue.CheckStateReady)
 }
 
 // benchKills is how many leaders die.

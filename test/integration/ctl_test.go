@@ -62,15 +62,15 @@ func (r ctlRun) String() string {
 }
 
 // ctl runs dispatchctl as the administrator.
-func ctl(t testing.TB, args ...string) ctlRun {
-	t.Helper()
-	return ctlAs(t, shared.cluster.Kubeconfig(), args...)
+func ctl(tb testing.TB, args ...string) ctlRun {
+	tb.Helper()
+	return ctlAs(tb, shared.cluster.Kubeconfig(), args...)
 }
 
 // ctlAs runs dispatchctl with a kubeconfig.
-func ctlAs(t testing.TB, kubeconfig string, args ...string) ctlRun {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+func ctlAs(tb testing.TB, kubeconfig string, args ...string) ctlRun {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), 2*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, shared.program("dispatchctl"), args...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig)
@@ -78,7 +78,7 @@ func ctlAs(t testing.TB, kubeconfig string, args ...string) ctlRun {
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	var exit *exec.ExitError
 	if err := cmd.Run(); err != nil && !errors.As(err, &exit) {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return ctlRun{cmd.ProcessState.ExitCode(), out.String(), errs.String()}
 }

@@ -39,27 +39,27 @@ func unique(prefix string) string {
 
 // newQueue makes a queue whose Workloads need the checks, all of ours unless
 // their name ends in "-foreign".
-func newQueue(t testing.TB, checks ...string) *queue {
-	t.Helper()
+func newQueue(tb testing.TB, checks ...string) *queue {
+	tb.Helper()
 	for _, c := range checks {
 		if strings.HasSuffix(c, "-foreign") {
-			newForeignCheck(t, c)
+			newForeignCheck(tb, c)
 		} else {
-			newCheck(t, c)
+			newCheck(tb, c)
 		}
 	}
-	return newQueueOf(t, checks...)
+	return newQueueOf(tb, checks...)
 }
 
 // newQueueOf makes a queue whose Workloads need checks that exist.
-func newQueueOf(t testing.TB, checks ...string) *queue {
-	t.Helper()
-	q := &queue{t: t, name: unique("q")}
-	create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: q.name}})
-	create(t, clusterQueue(q.name, checks...))
-	create(t, &kueue.LocalQueue{ObjectMeta: metav1.ObjectMeta{Name: "lq", Namespace: q.name},
+func newQueueOf(tb testing.TB, checks ...string) *queue {
+	tb.Helper()
+	q := &queue{t: tb, name: unique("q")}
+	create(tb, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: q.name}})
+	create(tb, clusterQueue(q.name, checks...))
+	create(tb, &kueue.LocalQueue{ObjectMeta: metav1.ObjectMeta{Name: "lq", Namespace: q.name},
 		Spec: kueue.LocalQueueSpec{ClusterQueue: kueue.ClusterQueueReference(q.name)}})
-	q.pods = watchPods(t, q.name)
+	q.pods = watchPods(tb, q.name)
 	return q
 }
 
@@ -84,44 +84,44 @@ func clusterQueue(name string, checks ...string) *kueue.ClusterQueue {
 }
 
 // newCheck makes an AdmissionCheck of ours.
-func newCheck(t testing.TB, name string) {
-	t.Helper()
-	newCheckWith(t, name, nil)
+func newCheck(tb testing.TB, name string) {
+	tb.Helper()
+	newCheckWith(tb, name, nil)
 }
 
-func newCheckWith(t testing.TB, name string, parameters *kueue.AdmissionCheckParametersReference) {
-	t.Helper()
-	create(t, &kueue.AdmissionCheck{ObjectMeta: metav1.ObjectMeta{Name: name},
+func newCheckWith(tb testing.TB, name string, parameters *kueue.AdmissionCheckParametersReference) {
+	tb.Helper()
+	create(tb, &kueue.AdmissionCheck{ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: kueue.AdmissionCheckSpec{ControllerName: v1alpha1.ControllerName, Parameters: parameters}})
 }
 
 // newForeignCheck makes a check that only the test answers, and makes it active.
-func newForeignCheck(t testing.TB, name string) {
-	t.Helper()
+func newForeignCheck(tb testing.TB, name string) {
+	tb.Helper()
 	check := &kueue.AdmissionCheck{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: kueue.AdmissionCheckSpec{ControllerName: foreignController}}
-	create(t, check)
-	activate(t, check)
+	create(tb, check)
+	activate(tb, check)
 }
 
 // activate makes a check active as its controller would.
-func activate(t testing.TB, check *kueue.AdmissionCheck) {
-	t.Helper()
-	eventually(t, 10*time.Second, "the check is active", func() error {
-		if err := shared.admin.Get(t.Context(), client.ObjectKeyFromObject(check), check); err != nil {
+func activate(tb testing.TB, check *kueue.AdmissionCheck) {
+	tb.Helper()
+	eventually(tb, 10*time.Second, "the check is active", func() error {
+		if err := shared.admin.Get(tb.Context(), client.ObjectKeyFromObject(check), check); err != nil {
 			return err
 		}
 		meta.SetStatusCondition(&check.Status.Conditions, metav1.Condition{Type: kueue.AdmissionCheckActive, Status: metav1.ConditionTrue, Reason: "Test", ObservedGeneration: check.Generation})
-		return shared.admin.Status().Update(t.Context(), check)
+		return shared.admin.Status().Update(tb.Context(), check)
 	})
 }
 
 // create makes an object that goes with the test.
-func create(t testing.TB, o client.Object) {
-	t.Helper()
-	if err := shared.admin.Create(t.Context(), o); err != nil {
-		t.Fatal(err)
+func create(tb testing.TB, o client.Object) {
+	tb.Helper()
+	if err := shared.admin.Create(tb.Context(), o); err != nil {
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
 		_ = client.IgnoreNotFound(shared.admin.Delete(ctx, o))
@@ -200,22 +200,22 @@ func workloadOf(ctx context.Context, namespace string, owner types.UID) (*kueue.
 }
 
 // editWorkload changes a Workload's spec until it sticks.
-func editWorkload(t testing.TB, job client.Object, change func(*kueue.Workload)) {
-	t.Helper()
-	eventually(t, 10*time.Second, "the workload is edited", func() error {
-		wl, err := workloadOf(t.Context(), job.GetNamespace(), job.GetUID())
+func editWorkload(tb testing.TB, job client.Object, change func(*kueue.Workload)) {
+	tb.Helper()
+	eventually(tb, 10*time.Second, "the workload is edited", func() error {
+		wl, err := workloadOf(tb.Context(), job.GetNamespace(), job.GetUID())
 		if err != nil {
 			return err
 		}
 		change(wl)
-		return shared.admin.Update(t.Context(), wl)
+		return shared.admin.Update(tb.Context(), wl)
 	})
 }
 
 // setActive sets spec.active of a job's Workload.
-func setActive(t testing.TB, job client.Object, active bool) {
-	t.Helper()
-	editWorkload(t, job, func(wl *kueue.Workload) { wl.Spec.Active = &active })
+func setActive(tb testing.TB, job client.Object, active bool) {
+	tb.Helper()
+	editWorkload(tb, job, func(wl *kueue.Workload) { wl.Spec.Active = &active })
 }
 
 // setStopPolicy stops or opens the queue.
@@ -230,10 +230,10 @@ func (q *queue) setStopPolicy(policy kueue.StopPolicy) {
 // answer gives a foreign check of a job's Workload a state. Kueue's scheduler
 // writes all checks again when it reserves quota, as it knew them before, so an
 // answer given at that very time can be lost.
-func answer(t testing.TB, job client.Object, check string, state kueue.CheckState) {
-	t.Helper()
-	eventually(t, 10*time.Second, "the foreign check is answered", func() error {
-		wl, err := workloadOf(t.Context(), job.GetNamespace(), job.GetUID())
+func answer(tb testing.TB, job client.Object, check string, state kueue.CheckState) {
+	tb.Helper()
+	eventually(tb, 10*time.Second, "the foreign check is answered", func() error {
+		wl, err := workloadOf(tb.Context(), job.GetNamespace(), job.GetUID())
 		if err != nil {
 			return err
 		}
@@ -242,7 +242,7 @@ func answer(t testing.TB, job client.Object, check string, state kueue.CheckStat
 				return nil
 			} else if string(c.Name) == check {
 				c.State, c.Message, c.LastTransitionTime = state, "by the test", metav1.Now()
-				return shared.admin.Status().Update(t.Context(), wl)
+				return shared.admin.Status().Update(tb.Context(), wl)
 			}
 		}
 		return fmt.Errorf("the workload has no check %s", check)

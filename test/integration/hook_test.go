@@ -206,9 +206,9 @@ func conditionOf(wl *kueue.Workload, kind string) metav1.Condition {
 
 // awaitMessage waits until a check of a job is in a state and its message has all
 // the words.
-func awaitMessage(t testing.TB, job client.Object, check string, state kueue.CheckState, words ...string) *kueue.Workload {
-	t.Helper()
-	return awaitWorkload(t, job, "has check "+check+" "+string(state)+" with "+strings.Join(words, ", "), func(wl *kueue.Workload) bool {
+func awaitMessage(tb testing.TB, job client.Object, check string, state kueue.CheckState, words ...string) *kueue.Workload {
+	tb.Helper()
+	return awaitWorkload(tb, job, "has check "+check+" "+string(state)+" with "+strings.Join(words, ", "), func(wl *kueue.Workload) bool {
 		return checkSays(wl, check, state, words...)
 	})
 }

@@ -135,11 +135,11 @@ func (h *testHook) askedOnce(job client.Object) {
 }
 
 // eventsOn returns the messages of the events with a reason on an object.
-func eventsOn(t testing.TB, namespace string, uid types.UID, reason string) []string {
-	t.Helper()
+func eventsOn(tb testing.TB, namespace string, uid types.UID, reason string) []string {
+	tb.Helper()
 	var events corev1.EventList
-	if err := shared.admin.List(t.Context(), &events, client.InNamespace(namespace)); err != nil {
-		t.Fatal(err)
+	if err := shared.admin.List(tb.Context(), &events, client.InNamespace(namespace)); err != nil {
+		tb.Fatal(err)
 	}
 	var messages []string
 	for _, e := range events.Items {
@@ -152,18 +152,18 @@ func eventsOn(t testing.TB, namespace string, uid types.UID, reason string) []st
 
 // awaitEvents waits until the Workload of a job and the job itself have an event
 // with a reason whose message has all the words.
-func awaitEvents(t testing.TB, job client.Object, reason string, words ...string) {
-	t.Helper()
+func awaitEvents(tb testing.TB, job client.Object, reason string, words ...string) {
+	tb.Helper()
 	says := func(m string) bool {
 		return hasAll(m, words)
 	}
-	eventually(t, patience, "events "+reason+" with "+strings.Join(words, ", "), func() error {
-		wl, err := workloadOf(t.Context(), job.GetNamespace(), job.GetUID())
+	eventually(tb, patience, "events "+reason+" with "+strings.Join(words, ", "), func() error {
+		wl, err := workloadOf(tb.Context(), job.GetNamespace(), job.GetUID())
 		if err != nil {
 			return err
 		}
 		for _, uid := range []types.UID{wl.UID, job.GetUID()} {
-			if m := eventsOn(t, job.GetNamespace(), uid, reason); !slices.ContainsFunc(m, says) {
+			if m := eventsOn(tb, job.GetNamespace(), uid, reason); !slices.ContainsFunc(m, says) {
 				return fmt.Errorf("on %s: %q; %s", uid, m, describeWorkload(wl))
 			}
 		}
@@ -235,22 +235,22 @@ func (w *workloadWatch) sees(t *testing.T, job client.Object, what string, ok fu
 
 // wantFinished fails the test if Kueue has finished the Workload of a job, which
 // is how it takes updates that conflict, and for good.
-func wantUnfinished(t testing.TB, job client.Object) {
-	t.Helper()
-	wl, err := workloadOf(t.Context(), job.GetNamespace(), job.GetUID())
+func wantUnfinished(tb testing.TB, job client.Object) {
+	tb.Helper()
+	wl, err := workloadOf(tb.Context(), job.GetNamespace(), job.GetUID())
 	if err != nil {
-		t.Error(err)
+		tb.Error(err)
 	} else if has(wl, kueue.WorkloadFinished) {
-		t.Errorf("Kueue has finished the workload of %s: %s", job.GetName(), describeWorkload(wl))
+		tb.Errorf("Kueue has finished the workload of %s: %s", job.GetName(), describeWorkload(wl))
 	}
 }
 
 // asJSON is for comparing and for showing.
-func asJSON(t testing.TB, v any) string {
-	t.Helper()
+func asJSON(tb testing.TB, v any) string {
+	tb.Helper()
 	data, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return string(data)
 }

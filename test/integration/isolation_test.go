@@ -195,8 +195,8 @@ func (q *queue) waits(prefix string, n int) []time.Duration {
 
 // wait returns how long a Workload takes from when it is the gate's turn, which is
 // when it has quota and the check, to Ready. What comes before is Kueue's time.
-func wait(t testing.TB, events watch.Interface, wl *kueue.Workload) time.Duration {
-	t.Helper()
+func wait(tb testing.TB, events watch.Interface, wl *kueue.Workload) time.Duration {
+	tb.Helper()
 	var turn time.Time
 	limit := time.After(patience)
 	for {
@@ -213,7 +213,7 @@ func wait(t testing.TB, events watch.Interface, wl *kueue.Workload) time.Duratio
 				return time.Since(turn)
 			}
 		case <-limit:
-			t.Fatalf("%s is not Ready", wl.Name)
+			tb.Fatalf("%s is not Ready", wl.Name)
 		}
 	}
 }

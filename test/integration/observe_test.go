@@ -30,10 +30,10 @@ var errNotYet = errors.New("not yet")
 const patience = 60 * time.Second
 
 // eventually waits until try returns nil.
-func eventually(t testing.TB, within time.Duration, what string, try func() error) {
-	t.Helper()
-	if err := harness.Within(t.Context(), within, what, try); err != nil {
-		t.Fatal(err)
+func eventually(tb testing.TB, within time.Duration, what string, try func() error) {
+	tb.Helper()
+	if err := harness.Within(tb.Context(), within, what, try); err != nil {
+		tb.Fatal(err)
 	}
 }
 
@@ -50,16 +50,16 @@ type podWatch struct {
 	gone map[types.UID]bool
 }
 
-func watchPods(t testing.TB, namespace string) *podWatch {
-	t.Helper()
-	w := &podWatch{t: t, pods: map[types.UID]*corev1.Pod{}, gone: map[types.UID]bool{}}
+func watchPods(tb testing.TB, namespace string) *podWatch {
+	tb.Helper()
+	w := &podWatch{t: tb, pods: map[types.UID]*corev1.Pod{}, gone: map[types.UID]bool{}}
 	ctx, cancel := context.WithCancel(context.Background())
 	events, err := shared.admin.Watch(ctx, &corev1.PodList{}, client.InNamespace(namespace))
 	if err != nil {
 		cancel()
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(cancel)
+	tb.Cleanup(cancel)
 	go func() {
 		for e := range events.ResultChan() {
 			if pod, ok := e.Object.(*corev1.Pod); ok {
@@ -147,11 +147,11 @@ func (q *queue) noSharedCount(job client.Object) {
 }
 
 // awaitWorkload waits until the Workload of a job is as wanted and returns it.
-func awaitWorkload(t testing.TB, job client.Object, what string, ok func(*kueue.Workload) bool) *kueue.Workload {
-	t.Helper()
+func awaitWorkload(tb testing.TB, job client.Object, what string, ok func(*kueue.Workload) bool) *kueue.Workload {
+	tb.Helper()
 	var wl *kueue.Workload
-	eventually(t, patience, "the workload of "+job.GetName()+" "+what, func() (err error) {
-		if wl, err = workloadOf(t.Context(), job.GetNamespace(), job.GetUID()); err != nil {
+	eventually(tb, patience, "the workload of "+job.GetName()+" "+what, func() (err error) {
+		if wl, err = workloadOf(tb.Context(), job.GetNamespace(), job.GetUID()); err != nil {
 			return err
 		}
 		if !ok(wl) {
@@ -163,9 +163,9 @@ func awaitWorkload(t testing.TB, job client.Object, what string, ok func(*kueue.
 }
 
 // awaitEvicted waits until Kueue has evicted a job.
-func awaitEvicted(t testing.TB, job client.Object) {
-	t.Helper()
-	awaitWorkload(t, job, "is evicted", func(wl *kueue.Workload) bool { return has(wl, kueue.WorkloadEvicted) })
+func awaitEvicted(tb testing.TB, job client.Object) {
+	tb.Helper()
+	awaitWorkload(tb, job, "is evicted", func(wl *kueue.Workload) bool { return has(wl, kueue.WorkloadEvicted) })
 }
 
 // has tells whether a condition of a Workload is true.
@@ -184,9 +184,9 @@ func checkOf(wl *kueue.Workload, name string) kueue.AdmissionCheckState {
 }
 
 // awaitCheck waits until a check of a job's Workload has a state.
-func awaitCheck(t testing.TB, job client.Object, check string, state kueue.CheckState) *kueue.Workload {
-	t.Helper()
-	return awaitWorkload(t, job, fmt.Sprintf("has %s in state %s", check, state), func(wl *kueue.Workload) bool {
+func awaitCheck(tb testing.TB, job client.Object, check string, state kueue.CheckState) *kueue.Workload {
+	tb.Helper()
+	return awaitWorkload(tb, job, fmt.Sprintf("has %s in state %s", check, state), func(wl *kueue.Workload) bool {
 		return checkOf(wl, check).State == state
 	})
 }
@@ -212,22 +212,22 @@ func countIn(job *trainer.TrainJob) string {
 }
 
 // awaitCount waits until a TrainJob has an A.
-func awaitCount(t testing.TB, job client.Object, want string) {
-	t.Helper()
-	eventually(t, patience, "A = "+want, func() error {
-		got, err := countOf(t.Context(), job)
+func awaitCount(tb testing.TB, job client.Object, want string) {
+	tb.Helper()
+	eventually(tb, patience, "A = "+want, func() error {
+		got, err := countOf(tb.Context(), job)
 		if err == nil && got != want {
-			err = fmt.Errorf("A = %q; %s", got, describe(t.Context(), job))
+			err = fmt.Errorf("A = %q; %s", got, describe(tb.Context(), job))
 		}
 		return err
 	})
 }
 
 // wantCount fails the test unless a TrainJob has an A now.
-func wantCount(t testing.TB, job client.Object, want string) {
-	t.Helper()
-	if got, err := countOf(t.Context(), job); err != nil || got != want {
-		t.Errorf("A = %q, error %v, want %q", got, err, want)
+func wantCount(tb testing.TB, job client.Object, want string) {
+	tb.Helper()
+	if got, err := countOf(tb.Context(), job); err != nil || got != want {
+		tb.Errorf("A = %q, error %v, want %q", got, err, want)
 	}
 }
 

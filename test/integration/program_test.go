@@ -67,8 +67,8 @@ type run struct {
 var brisk = []string{"-lease-duration=5s", "-renew-deadline=4s", "-retry-period=500ms"}
 
 // start starts the program; it is ended with the test.
-func start(t testing.TB, r run) *program {
-	t.Helper()
+func start(tb testing.TB, r run) *program {
+	tb.Helper()
 	via := shared.cluster.Endpoint()
 	if r.via != nil {
 		via = *r.via
@@ -77,55 +77,55 @@ func start(t testing.TB, r run) *program {
 	if account == "" {
 		account = release
 	}
-	kubeconfig, err := shared.cluster.ServiceAccountKubeconfigVia(t.Context(), via, namespace, account)
+	kubeconfig, err := shared.cluster.ServiceAccountKubeconfigVia(tb.Context(), via, namespace, account)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	p := &program{t: t, name: r.name, done: make(chan struct{})}
+	p := &program{t: tb, name: r.name, done: make(chan struct{})}
 	args := append([]string{"-kubeconfig", kubeconfig, "-identity", r.name,
 		"-metrics-bind-address=0", "-health-probe-bind-address=0"}, r.flags...)
 	p.cmd = exec.Command(shared.program("dispatch-admission"), args...)
 	p.cmd.Stderr = &p.out
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	go func() {
 		defer close(p.done)
 		_ = p.cmd.Wait()
 		p.code = p.cmd.ProcessState.ExitCode()
 	}()
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		p.signal(syscall.SIGCONT)
-		if t.Failed() {
+		if tb.Failed() {
 			p.signal(syscall.SIGQUIT) // shows what every goroutine is at
 		} else {
 			p.signal(syscall.SIGKILL)
 		}
 		<-p.done
-		if t.Failed() {
-			t.Logf("log of %s:\n%s", p.name, strings.Join(p.out.all(), "\n"))
+		if tb.Failed() {
+			tb.Logf("log of %s:\n%s", p.name, strings.Join(p.out.all(), "\n"))
 		}
 	})
 	return p
 }
 
 // startLeading starts the program and waits until it leads.
-func startLeading(t testing.TB, r run) *program {
-	t.Helper()
-	freeLease(t)
-	p := start(t, r)
+func startLeading(tb testing.TB, r run) *program {
+	tb.Helper()
+	freeLease(tb)
+	p := start(tb, r)
 	p.await(30*time.Second, "leading", "identity="+r.name)
 	return p
 }
 
 // freeLease takes the Lease of an earlier test's leader away, which nobody
 // releases.
-func freeLease(t testing.TB) {
-	t.Helper()
+func freeLease(tb testing.TB) {
+	tb.Helper()
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1alpha1.DefaultLeaseName}}
-	if err := client.IgnoreNotFound(shared.admin.Delete(t.Context(), lease)); err != nil {
-		t.Fatal(err)
+	if err := client.IgnoreNotFound(shared.admin.Delete(tb.Context(), lease)); err != nil {
+		tb.Fatal(err)
 	}
 }
 
@@ -196,9 +196,9 @@ func (p *program) noNoise() {
 }
 
 // execute runs the program to its end and returns its exit code and output.
-func execute(t testing.TB, env []string, args ...string) (code int, stdout, stderr string) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+func execute(tb testing.TB, env []string, args ...string) (code int, stdout, stderr string) {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, shared.program("dispatch-admission"), args...)
 	cmd.Env = env
@@ -207,7 +207,7 @@ func execute(t testing.TB, env []string, args ...string) (code int, stdout, stde
 	err := cmd.Run()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return cmd.ProcessState.ExitCode(), out.String(), errs.String()
 }

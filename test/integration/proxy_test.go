@@ -41,16 +41,16 @@ type rule struct {
 }
 
 // newProxy starts a proxy; it is ended with the test.
-func newProxy(t testing.TB) *proxy {
-	t.Helper()
+func newProxy(tb testing.TB) *proxy {
+	tb.Helper()
 	to := shared.cluster.Endpoint()
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(to.CA) {
-		t.Fatal("the cluster's authority is no certificate")
+		tb.Fatal("the cluster's authority is no certificate")
 	}
 	target, err := url.Parse(to.URL)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	p := &proxy{}
 	forward := &httputil.ReverseProxy{
@@ -70,7 +70,7 @@ func newProxy(t testing.TB) *proxy {
 	}))
 	server.EnableHTTP2 = true
 	server.StartTLS()
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		server.CloseClientConnections()
 		server.Close()
 	})
@@ -160,12 +160,12 @@ func (p *proxy) holdAll(match func(*http.Request) bool) (resume func()) {
 }
 
 // await waits until the request that a hold is for has come.
-func (r *rule) await(t testing.TB) {
-	t.Helper()
+func (r *rule) await(tb testing.TB) {
+	tb.Helper()
 	select {
 	case <-r.arrived:
 	case <-time.After(patience):
-		t.Fatalf("the request to hold did not come within %s", patience)
+		tb.Fatalf("the request to hold did not come within %s", patience)
 	}
 }
 

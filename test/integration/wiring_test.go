@@ -85,12 +85,12 @@ func kubectl(t *testing.T, args ...string) {
 
 // wireEvents are the messages of the events with a reason about an object without a
 // namespace.
-func wireEvents(t testing.TB, o client.Object, reason string) []string {
-	t.Helper()
-	if err := shared.admin.Get(t.Context(), client.ObjectKeyFromObject(o), o); err != nil {
-		t.Fatal(err)
+func wireEvents(tb testing.TB, o client.Object, reason string) []string {
+	tb.Helper()
+	if err := shared.admin.Get(tb.Context(), client.ObjectKeyFromObject(o), o); err != nil {
+		tb.Fatal(err)
 	}
-	return eventsOn(t, metav1.NamespaceDefault, o.GetUID(), reason)
+	return eventsOn(tb, metav1.NamespaceDefault, o.GetUID(), reason)
 }
 
 // awaitWireEvents waits until there are n events with a reason about a queue, and

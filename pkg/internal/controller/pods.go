@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	"github.com/dispatch-admission/dispatch-admission/pkg/internal/gate"
 	"github.com/dispatch-admission/dispatch-admission/pkg/internal/placement"
@@ -31,15 +32,8 @@ func (g *Gate) readPods(ctx context.Context, snap *gate.Snapshot) error {
 	if snap.Pods != nil || !placement.MadeOfPods(wl) || !slices.ContainsFunc(slices.Collect(maps.Values(snap.Answers)), choosesMetadata) {
 		return nil
 	}
-	// Kueue changes only those that wait for it.
-	waiting := client.MatchingFields{"status.phase": string(corev1.PodPending), "spec.nodeName": ""}
-	selected, alone := client.ListOption(client.MatchingLabels{managedLabel: "true"}), false
-	if owner := metav1.GetControllerOfNoCopy(wl); owner != nil && owner.Kind == "Pod" {
-		waiting["metadata.name"], alone = owner.Name, true
-	}
-	pods := &metav1.PartialObjectMetadataList{}
-	pods.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
-	switch err := g.live.List(ctx, pods, client.InNamespace(wl.Namespace), waiting, selected); {
+	pods, alone, err := g.waitingPods(ctx, wl)
+	switch {
 	case apierrors.IsForbidden(err):
 		snap.PodsUnknown = "the gate may not list the pods of the job, so nothing can be compared with what they have"
 	case err != nil:
@@ -52,6 +46,18 @@ func (g *Gate) readPods(ctx context.Context, snap *gate.Snapshot) error {
 		}
 	}
 	return nil
+}
+
+// waitingPods lists the pods that wait for Kueue in the namespace of a Workload, or the
+// only one that it was made for, if it is alone. Kueue changes no others.
+func (g *Gate) waitingPods(ctx context.Context, wl *kueue.Workload) (pods *metav1.PartialObjectMetadataList, alone bool, err error) {
+	waiting := client.MatchingFields{"status.phase": string(corev1.PodPending), "spec.nodeName": ""}
+	if owner := metav1.GetControllerOfNoCopy(wl); owner != nil && owner.Kind == "Pod" {
+		waiting["metadata.name"], alone = owner.Name, true
+	}
+	pods = &metav1.PartialObjectMetadataList{}
+	pods.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
+	return pods, alone, g.live.List(ctx, pods, client.InNamespace(wl.Namespace), waiting, client.MatchingLabels{managedLabel: "true"})
 }
 
 func choosesMetadata(a gate.Answer) bool {

@@ -177,7 +177,7 @@ func replayedManagers() []metav1.ManagedFieldsEntry {
 	var managers []metav1.ManagedFieldsEntry
 	for _, name := range []string{"kueue", "kueue-admission", "dispatch-admission"} {
 		managers = append(managers, metav1.ManagedFieldsEntry{Manager: name, Operation: metav1.ManagedFieldsOperationApply, FieldsType: "FieldsV1",
-			FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{"f:x":{` + strings.TrimSuffix(strings.Repeat(`"f:yyyyyyyyyyyyyyyy":{},`, 40), ",") + `}}}`)}})
+			FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:x":{` + strings.TrimSuffix(strings.Repeat(`"f:yyyyyyyyyyyyyyyy":{},`, 40), ",") + `}}}`)})
 	}
 	return managers
 }
