@@ -48,16 +48,19 @@ func TestConfigMapVolumeIsSwapped(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for value, moves := range map[string]bool{"one": false, "two": true} {
-		if err := having(t, configMap(value)).writeVolumes(root, pod); err != nil {
+	for _, step := range []struct {
+		value string
+		moves bool
+	}{{"one", false}, {"two", true}} {
+		if err := having(t, configMap(step.value)).writeVolumes(root, pod); err != nil {
 			t.Fatal(err)
 		}
 		after, err := os.Readlink(filepath.Join(dir, "..data"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := read(t, filepath.Join(dir, "k")); got != value || (before != after) != moves {
-			t.Errorf("file %q at %s, before at %s; want %q, moved: %t", got, after, before, value, moves)
+		if got := read(t, filepath.Join(dir, "k")); got != step.value || (before != after) != step.moves {
+			t.Errorf("file %q at %s, before at %s; want %+v", got, after, before, step)
 		}
 		before = after
 	}
