@@ -280,7 +280,9 @@ func TestCreatedQueue(t *testing.T) {
 		s.dispatchctl("queues", "detach", s.queue, "--check", s.release, "--hold-first")
 		s.wantWired(false)
 		s.run("upgrade", "--wait", "--timeout=2m")
-		s.wantWired(true)
+		if !s.wired() {
+			t.Error("the Job after an upgrade has not attached the queue again")
+		}
 		s.open()
 
 		s.run("uninstall", "--timeout=3m")
