@@ -6,7 +6,6 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"io"
-	"math"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -36,8 +35,6 @@ type rule struct {
 	release chan struct{}
 	code    int
 	left    int
-	// crowd: there is no telling when one has arrived, because many will.
-	crowd bool
 }
 
 // newProxy starts a proxy; it is ended with the test.
@@ -95,9 +92,7 @@ func (p *proxy) pass(w http.ResponseWriter, r *http.Request) bool {
 		return false
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
-	if !rule.crowd {
-		close(rule.arrived)
-	}
+	close(rule.arrived)
 	select {
 	case <-rule.release:
 		return r.Context().Err() == nil
@@ -146,17 +141,6 @@ func (p *proxy) add(r *rule) *rule {
 // closing release lets it go.
 func (p *proxy) hold(match func(*http.Request) bool) *rule {
 	return p.add(&rule{match: match, arrived: make(chan struct{}), release: make(chan struct{}), left: 1})
-}
-
-// holdAll stops all requests that match until resume is called.
-func (p *proxy) holdAll(match func(*http.Request) bool) (resume func()) {
-	r := p.add(&rule{match: match, release: make(chan struct{}), left: math.MaxInt, crowd: true})
-	return func() {
-		p.mu.Lock()
-		p.rules = slices.DeleteFunc(p.rules, func(other *rule) bool { return other == r })
-		p.mu.Unlock()
-		close(r.release)
-	}
 }
 
 // await waits until the request that a hold is for has come.
