@@ -59,15 +59,15 @@ func costSince(t *testing.T, mark int64) cost {
 	var c cost
 	for _, r := range audit(t, mark, request.own) {
 		switch {
-		case r.ResponseStatus.Code == 409 && r.resource() == "trainjobs":
+		case r.ResponseStatus.Code == 409 && r.Target() == "trainjobs":
 			c.jobConflicts++
 		case r.ResponseStatus.Code == 409:
 			c.checkConflicts++
-		case !r.write():
+		case !r.Writes():
 			c.reads++
-		case r.resource() == "trainjobs":
+		case r.Target() == "trainjobs":
 			c.trainJobs++
-		case r.resource() == "workloads/status":
+		case r.Target() == "workloads/status":
 			c.checks++
 		default:
 			c.others++

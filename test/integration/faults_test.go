@@ -225,7 +225,7 @@ func TestOwnerGone(t *testing.T) {
 		})
 		t.Logf("%s: %s", name, describeWorkload(wl))
 	}
-	if writes := audit(t, mark, func(r request) bool { return r.own() && r.write() && r.ObjectRef.Namespace == q.name }); len(writes) != 0 {
+	if writes := audit(t, mark, func(r request) bool { return r.own() && r.Writes() && r.ObjectRef.Namespace == q.name }); len(writes) != 0 {
 		t.Errorf("the gate wrote: %v", writes)
 	}
 	gate.noNoise()
@@ -275,14 +275,7 @@ func TestUngated(t *testing.T) {
 	job := q.submit(dispatchName())
 	awaitCheck(t, job, ours, kueue.CheckStateReady)
 	first.kill()
-	q.setStopPolicy(kueue.Hold)
-	awaitWorkload(t, job, "loses its quota", func(wl *kueue.Workload) bool { return !has(wl, kueue.WorkloadQuotaReserved) })
-	// Times have a resolution of one second, and without a gate nobody sees more.
-	time.Sleep(1100 * time.Millisecond)
-	q.setStopPolicy(kueue.None)
-	awaitWorkload(t, job, "has quota again", func(wl *kueue.Workload) bool { return has(wl, kueue.WorkloadQuotaReserved) })
-	answer(t, job, theirs, kueue.CheckStateReady)
-	q.awaitStart(job, "1")
+	q.startsOnStaleAnswer(job, theirs)
 
 	next := startLeading(t, run{name: "next", flags: brisk})
 	next.await(patience, "level=ERROR", "ungated admission", job.Name)
@@ -295,6 +288,20 @@ func TestUngated(t *testing.T) {
 	if n := len(next.find("ungated admission")); n != 1 {
 		t.Errorf("told %d times", n)
 	}
+}
+
+// startsOnStaleAnswer has a job whose check is Ready lose its quota and get it again
+// while no gate runs, and started once the other check is Ready too.
+func (q *queue) startsOnStaleAnswer(job client.Object, theirs string) {
+	q.t.Helper()
+	q.setStopPolicy(kueue.Hold)
+	awaitWorkload(q.t, job, "loses its quota", func(wl *kueue.Workload) bool { return !has(wl, kueue.WorkloadQuotaReserved) })
+	// Times have a resolution of one second, and without a gate nobody sees more.
+	time.Sleep(1100 * time.Millisecond)
+	q.setStopPolicy(kueue.None)
+	awaitWorkload(q.t, job, "has quota again", func(wl *kueue.Workload) bool { return has(wl, kueue.WorkloadQuotaReserved) })
+	answer(q.t, job, theirs, kueue.CheckStateReady)
+	q.awaitStart(job, "1")
 }
 
 // told tells whether events on a TrainJob and on its Workload tell of an ungated

@@ -120,13 +120,13 @@ func writesAbout(t *testing.T, mark int64, wl *kueue.Workload) map[string]int {
 	writers := map[string]string{account: "gate", "system:serviceaccount:kueue-system:kueue-controller-manager": "kueue"}
 	counts := map[string]int{}
 	for _, r := range audit(t, mark, func(r request) bool {
-		return r.write() && r.ObjectRef.Namespace == wl.Namespace && !strings.Contains(r.RequestURI, "dryRun") && writers[r.User.Username] != ""
+		return r.Writes() && r.ObjectRef.Namespace == wl.Namespace && !strings.Contains(r.RequestURI, "dryRun") && writers[r.User.Username] != ""
 	}) {
 		about := r.ObjectRef.Name == wl.Name || r.ObjectRef.Resource == "events" && strings.Contains(string(r.RequestObject), string(wl.UID))
 		if !about {
 			continue
 		}
-		key := writers[r.User.Username] + " " + r.Verb + " " + r.resource()
+		key := writers[r.User.Username] + " " + r.Verb + " " + r.Target()
 		if r.ResponseStatus.Code >= 300 {
 			key = fmt.Sprintf("%s with status %d", key, r.ResponseStatus.Code)
 		}

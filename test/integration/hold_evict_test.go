@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
@@ -316,17 +317,24 @@ func evictedAtStep(t *testing.T, p *proxy, write step, crowded bool) {
 	q.awaitStart(job, "1")
 }
 
+// parking holds a job for so long in a queue where somebody waits, and stops the gate at
+// the last of the steps by which it gives the quota back.
+func parking(t *testing.T, p *proxy, holds time.Duration, steps ...step) (h *holdHook, gate *v1alpha1.AdmissionGate, q *queue, job *trainer.TrainJob, held *rule) {
+	t.Helper()
+	h = newHoldHook(t)
+	gate = newGate(t, h.testHook, holdTimes(1, 0))
+	q = newHookedQueue(t, gate)
+	q.tooBig()
+	job = q.trainJob(dispatchName())
+	h.decides(job.Name, admission.HoldUntil(time.Now().Add(holds), "not now"))
+	return h, gate, q, job, p.reach(t, q, steps, func() { create(t, job) })
+}
+
 // requeuedMeanwhile: Kueue gives an evicted job quota again before the gate has
 // said until when it is to stay without. The gate has it evicted once more, or a few
 // times more if Kueue is faster again.
 func requeuedMeanwhile(t *testing.T, p *proxy) {
-	h := newHoldHook(t)
-	gate := newGate(t, h.testHook, holdTimes(1, 0))
-	q := newHookedQueue(t, gate)
-	q.tooBig()
-	job := q.trainJob(dispatchName())
-	h.decides(job.Name, admission.HoldUntil(time.Now().Add(time.Hour), "not now"))
-	held := p.reach(t, q, []step{parkWrite}, func() { create(t, job) })
+	h, gate, q, job, held := parking(t, p, time.Hour, parkWrite)
 	awaitWorkload(t, job, "has quota again", func(wl *kueue.Workload) bool {
 		return has(wl, kueue.WorkloadQuotaReserved) && !has(wl, kueue.WorkloadEvicted) && evictions(wl) == 1
 	})
@@ -345,13 +353,7 @@ func requeuedMeanwhile(t *testing.T, p *proxy) {
 // timeComesMeanwhile: the time of the next offer comes before the gate has set the
 // check back. Kueue passes over the job then, and gives it quota once the gate has.
 func timeComesMeanwhile(t *testing.T, p *proxy) {
-	h := newHoldHook(t)
-	gate := newGate(t, h.testHook, holdTimes(1, 0))
-	q := newHookedQueue(t, gate)
-	q.tooBig()
-	job := q.trainJob(dispatchName())
-	h.decides(job.Name, admission.HoldUntil(time.Now().Add(8*time.Second), "not now"))
-	held := p.reach(t, q, []step{parkWrite, pendingWrite}, func() { create(t, job) })
+	h, _, q, job, held := parking(t, p, 8*time.Second, parkWrite, pendingWrite)
 	awaitWorkload(t, job, "is offered, and passed over", func(wl *kueue.Workload) bool {
 		return requeueAt(wl).IsZero() && conditionOf(wl, kueue.WorkloadRequeued).Status == "True" &&
 			strings.Contains(conditionOf(wl, kueue.WorkloadQuotaReserved).Message, "failed admission checks")
@@ -365,13 +367,7 @@ func timeComesMeanwhile(t *testing.T, p *proxy) {
 // the check back. Kueue lets go of the quota, and the job runs when it is active
 // again.
 func inactiveMeanwhile(t *testing.T, p *proxy) {
-	h := newHoldHook(t)
-	gate := newGate(t, h.testHook, holdTimes(1, 0))
-	q := newHookedQueue(t, gate)
-	q.tooBig()
-	job := q.trainJob(dispatchName())
-	h.decides(job.Name, admission.HoldUntil(time.Now().Add(time.Hour), "not now"))
-	held := p.reach(t, q, []step{parkWrite, pendingWrite}, func() { create(t, job) })
+	h, gate, q, job, held := parking(t, p, time.Hour, parkWrite, pendingWrite)
 	setActive(t, job, false)
 	close(held.release)
 	awaitWorkload(t, job, "loses its quota", func(wl *kueue.Workload) bool { return !has(wl, kueue.WorkloadQuotaReserved) })

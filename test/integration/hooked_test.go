@@ -13,11 +13,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	"github.com/dispatch-admission/dispatch-admission/api/v1alpha1"
+	"github.com/dispatch-admission/dispatch-admission/test/integration/internal/harness"
 )
 
 // sideBySide runs stories of one running gate as subtests, as many at the same time
@@ -181,20 +183,11 @@ type workloadWatch struct {
 func watchVersions(t *testing.T, namespace string) *workloadWatch {
 	t.Helper()
 	w := &workloadWatch{}
-	events, err := shared.admin.Watch(t.Context(), &kueue.WorkloadList{}, client.InNamespace(namespace))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(events.Stop)
-	go func() {
-		for e := range events.ResultChan() {
-			if wl, ok := e.Object.(*kueue.Workload); ok {
-				w.mu.Lock()
-				w.all = append(w.all, wl)
-				w.mu.Unlock()
-			}
-		}
-	}()
+	harness.Follow(t, shared.admin, &kueue.WorkloadList{}, namespace, func(_ watch.EventType, wl *kueue.Workload) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.all = append(w.all, wl)
+	})
 	return w
 }
 

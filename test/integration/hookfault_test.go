@@ -306,7 +306,7 @@ func hookFlaps(t *testing.T, program *program) {
 		return s.Breaker == v1alpha1.BreakerClosed && s.LastError == ""
 	})
 	statuses := audit(t, mark, func(r request) bool {
-		return r.own() && r.write() && r.resource() == "admissiongates/status" && r.ObjectRef.Name == gate.Name
+		return r.own() && r.Writes() && r.Target() == "admissiongates/status" && r.ObjectRef.Name == gate.Name
 	})
 	if most := int(took/(2*time.Second)) + 3; len(statuses) < 2 || len(statuses) > most {
 		t.Errorf("the status was written %d times in %s, want at least 2 and %d at most", len(statuses), took, most)

@@ -115,8 +115,8 @@ func (w *world) setUp(ctx context.Context, dir string) (err error) {
 	if err != nil {
 		return err
 	}
-	runtimes := fmt.Sprintf(trainingRuntime, "two-nodes", cluster.RunAfter, "100ms") +
-		fmt.Sprintf(trainingRuntime, "never-ready", cluster.RunAfter, "1h")
+	runtimes := twoNodes("two-nodes", cluster.RunAfter, "100ms") +
+		twoNodes("never-ready", cluster.RunAfter, "1h")
 	if err := errors.Join(w.cluster.Apply(ctx, fixtures+runtimes), w.cluster.Apply(ctx, manifests)); err != nil {
 		return err
 	}
@@ -161,28 +161,7 @@ metadata: {name: high}
 value: 1000
 `
 
-// trainingRuntime is a runtime of two nodes, whose pods get an annotation.
-const trainingRuntime = `---
-apiVersion: trainer.kubeflow.org/v1alpha1
-kind: ClusterTrainingRuntime
-metadata:
-  name: %s
-  labels: {trainer.kubeflow.org/framework: torch}
-spec:
-  mlPolicy: {numNodes: 2, torch: {}}
-  template:
-    spec:
-      replicatedJobs:
-      - name: node
-        template:
-          metadata:
-            labels: {trainer.kubeflow.org/trainjob-ancestor-step: trainer}
-          spec:
-            template:
-              metadata: {annotations: {%s: %s}}
-              spec:
-                containers:
-                - name: node
-                  image: example.com/train:1
-                  resources: {requests: {cpu: "1"}}
-`
+// twoNodes is a runtime of two nodes, whose pods get an annotation.
+func twoNodes(name, annotation, value string) string {
+	return cluster.TrainingRuntime(name, 2, fmt.Sprintf("{%s: %s}", annotation, value))
+}

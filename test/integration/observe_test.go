@@ -53,20 +53,7 @@ type podWatch struct {
 func watchPods(tb testing.TB, namespace string) *podWatch {
 	tb.Helper()
 	w := &podWatch{t: tb, pods: map[types.UID]*corev1.Pod{}, gone: map[types.UID]bool{}}
-	ctx, cancel := context.WithCancel(context.Background())
-	events, err := shared.admin.Watch(ctx, &corev1.PodList{}, client.InNamespace(namespace))
-	if err != nil {
-		cancel()
-		tb.Fatal(err)
-	}
-	tb.Cleanup(cancel)
-	go func() {
-		for e := range events.ResultChan() {
-			if pod, ok := e.Object.(*corev1.Pod); ok {
-				w.see(e.Type, pod)
-			}
-		}
-	}()
+	harness.Follow(tb, shared.admin, &corev1.PodList{}, namespace, w.see)
 	return w
 }
 

@@ -2,7 +2,6 @@ package integration
 
 import (
 	"testing"
-	"time"
 
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
@@ -24,14 +23,7 @@ func TestUngatedIsEvicted(t *testing.T) {
 	job := q.submit(dispatchName())
 	awaitCheck(t, job, gate.Name, kueue.CheckStateReady)
 	first.kill()
-	q.setStopPolicy(kueue.Hold)
-	awaitWorkload(t, job, "loses its quota", func(wl *kueue.Workload) bool { return !has(wl, kueue.WorkloadQuotaReserved) })
-	// Times have a resolution of one second, and without a gate nobody sees more.
-	time.Sleep(1100 * time.Millisecond)
-	q.setStopPolicy(kueue.None)
-	awaitWorkload(t, job, "has quota again", func(wl *kueue.Workload) bool { return has(wl, kueue.WorkloadQuotaReserved) })
-	answer(t, job, theirs, kueue.CheckStateReady)
-	q.awaitStart(job, "1")
+	q.startsOnStaleAnswer(job, theirs)
 
 	next := startLeading(t, run{name: "next"})
 	next.await(patience, "level=ERROR", "ungated admission", job.Name)

@@ -20,6 +20,7 @@ import (
 	"github.com/dispatch-admission/dispatch-admission/api/v1alpha1"
 	"github.com/dispatch-admission/dispatch-admission/pkg/admission"
 	"github.com/dispatch-admission/dispatch-admission/test/cluster"
+	"github.com/dispatch-admission/dispatch-admission/test/integration/internal/harness"
 )
 
 // TestWaitForPods has the stories of pods that take their time to end, side by side.
@@ -48,18 +49,7 @@ type overlaps struct {
 func watchOverlaps(t *testing.T, namespace string) *overlaps {
 	t.Helper()
 	o := &overlaps{live: map[types.UID]string{}}
-	events, err := shared.admin.Watch(t.Context(), &corev1.PodList{}, client.InNamespace(namespace))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(events.Stop)
-	go func() {
-		for e := range events.ResultChan() {
-			if pod, ok := e.Object.(*corev1.Pod); ok {
-				o.see(e.Type, pod)
-			}
-		}
-	}()
+	harness.Follow(t, shared.admin, &corev1.PodList{}, namespace, o.see)
 	return o
 }
 
@@ -105,7 +95,7 @@ func slowQueue(t *testing.T, end string, changes ...gateChange) (*queue, *v1alph
 	t.Helper()
 	gate := newGate(t, nil, changes...)
 	q := newHookedQueue(t, gate)
-	q.newRuntime(fmt.Sprintf(trainingRuntime, q.name, cluster.TerminateAfter, end))
+	q.newRuntime(twoNodes(q.name, cluster.TerminateAfter, end))
 	return q, gate
 }
 
@@ -153,7 +143,7 @@ func asksAfterThePods(t *testing.T) {
 	h := newHook(t, admission.Admit())
 	gate := newGate(t, h)
 	q := newHookedQueue(t, gate)
-	q.newRuntime(fmt.Sprintf(trainingRuntime, q.name, cluster.TerminateAfter, "12s"))
+	q.newRuntime(twoNodes(q.name, cluster.TerminateAfter, "12s"))
 	job := q.submit(dispatchName(), q.slow())
 	q.awaitStart(job, "1")
 	q.awaitRunning(job, 2)

@@ -21,22 +21,22 @@ import (
 // TestZAudit comes last and holds every write of the whole run against the rules
 // that no write may break, whatever the test that caused it.
 func TestZAudit(t *testing.T) {
-	writes := audit(t, 0, func(r request) bool { return r.own() && r.write() && r.ResponseStatus.Code < 300 })
+	writes := audit(t, 0, func(r request) bool { return r.own() && r.Writes() && r.ResponseStatus.Code < 300 })
 	if len(writes) == 0 {
 		t.Skip("no other test ran, so the audit log has no write of the gate")
 	}
 	highest := map[string]string{}
 	kinds := map[string]int{}
 	for _, r := range writes {
-		kinds[r.Verb+" "+r.resource()]++
-		switch r.resource() {
+		kinds[r.Verb+" "+r.Target()]++
+		switch r.Target() {
 		case "workloads", "workloads/status":
 			newAudited(t, r).check()
 		case "trainjobs":
 			auditRaise(t, r, highest)
 		case "admissionchecks/status", "admissiongates/status", "events":
 		default:
-			t.Errorf("the gate wrote to %s: %s %s", r.resource(), r.Verb, r.RequestURI)
+			t.Errorf("the gate wrote to %s: %s %s", r.Target(), r.Verb, r.RequestURI)
 		}
 	}
 	t.Logf("%d writes of the gate, %d TrainJobs raised: %v", len(writes), len(highest), kinds)
@@ -222,8 +222,8 @@ func TestZRights(t *testing.T) {
 		if r.ResponseStatus.Code == 403 && strings.Contains(r.ResponseStatus.Message, account) {
 			t.Errorf("denied: %s %s: %s", r.Verb, r.RequestURI, r.ResponseStatus.Message)
 		}
-		used[r.Verb+" "+r.resource()+"."+r.ObjectRef.APIGroup] = true
-		if r.resource() == "pods" && !strings.Contains(r.RequestURI, "labelSelector=") && !strings.Contains(r.RequestURI, "fieldSelector=metadata.name") {
+		used[r.Verb+" "+r.Target()+"."+r.ObjectRef.APIGroup] = true
+		if r.Target() == "pods" && !strings.Contains(r.RequestURI, "labelSelector=") && !strings.Contains(r.RequestURI, "fieldSelector=metadata.name") {
 			t.Errorf("asked for all pods: %s %s", r.Verb, r.RequestURI)
 		}
 	}

@@ -1,74 +1,37 @@
 package adapter
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
-	"math/big"
 	"net"
 	"net/http"
 	"testing"
 	"time"
+
+	"github.com/dispatch-admission/dispatch-admission/pkg/internal/testca"
 )
 
 // authority signs certificates for the tests.
-type authority struct {
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-}
+type authority struct{ *testca.Authority }
 
 func newAuthority(t *testing.T) *authority {
 	t.Helper()
-	a := &authority{}
-	a.cert, a.key = a.sign(t, time.Hour, &x509.Certificate{
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign, Subject: pkix.Name{CommonName: "authority"},
-	})
-	return a
-}
-
-// sign fills template in and signs it, with its own key for the authority.
-func (a *authority) sign(t *testing.T, left time.Duration, template *x509.Certificate) (*x509.Certificate, *ecdsa.PrivateKey) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template.SerialNumber = big.NewInt(time.Now().UnixNano())
-	template.NotBefore, template.NotAfter = time.Now().Add(-2*time.Hour), time.Now().Add(left)
-	parent, signer := a.cert, a.key
-	if parent == nil {
-		parent, signer = template, key
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return cert, key
+	return &authority{testca.New(t)}
 }
 
 // pair returns the PEM texts of a certificate for this machine and of its key.
 func (a *authority) pair(t *testing.T, left time.Duration) (cert, key string) {
 	t.Helper()
-	c, k := a.sign(t, left, &x509.Certificate{
+	c, k := a.Pair(t, -2*time.Hour, left, &x509.Certificate{
 		Subject: pkix.Name{CommonName: "someone"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, KeyUsage: x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	})
-	der, err := x509.MarshalPKCS8PrivateKey(k)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pemOf("CERTIFICATE", c.Raw), pemOf("PRIVATE KEY", der)
+	return string(c), string(k)
 }
 
-func (a *authority) pem() string { return pemOf("CERTIFICATE", a.cert.Raw) }
+func (a *authority) pem() string { return string(a.PEM()) }
 
 func pemOf(kind string, der []byte) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
@@ -79,7 +42,7 @@ func pemOf(kind string, der []byte) string {
 func (a *authority) client(t *testing.T, own *authority) *http.Client {
 	t.Helper()
 	config := &tls.Config{RootCAs: x509.NewCertPool(), ClientSessionCache: tls.NewLRUClientSessionCache(8)}
-	config.RootCAs.AddCert(a.cert)
+	config.RootCAs.AddCert(a.Cert)
 	if own != nil {
 		cert, err := tls.X509KeyPair(pairOf(own.pair(t, time.Hour)))
 		if err != nil {
@@ -104,8 +67,12 @@ func (f folder) secure(t *testing.T, a, clientCA *authority, policy string) {
 		f.write(t, "ca.crt", clientCA.pem())
 		ca = ", clientCAFile: " + f.path("ca.crt")
 	}
-	f.write(t, "config.yaml", "listen: {unixSocket: "+f.socket()+", https: {address: '127.0.0.1:0', certFile: "+f.path("tls.crt")+
-		", keyFile: "+f.path("tls.key")+ca+"}}\n"+policy)
+	f.write(t, "config.yaml", f.listenSecurely("tls.crt", "tls.key", ca)+policy)
+}
+
+// listenSecurely is the beginning of a configuration with HTTPS, whose end is more of it.
+func (f folder) listenSecurely(cert, key, more string) string {
+	return "listen: {unixSocket: " + f.socket() + ", https: {address: '127.0.0.1:0', certFile: " + f.path(cert) + ", keyFile: " + f.path(key) + more + "}}\n"
 }
 
 // renew writes a certificate and its key, one after the other, as most do.

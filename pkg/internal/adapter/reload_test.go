@@ -179,11 +179,10 @@ func TestRenewSecret(t *testing.T) {
 		f.volume(t, version, map[string]string{"tls.crt": cert, "tls.key": key})
 	}
 	secret("1")
-	f.write(t, "config.yaml", "listen: {unixSocket: "+f.socket()+", https: {address: '127.0.0.1:0', certFile: "+f.path("volume/tls.crt")+
-		", keyFile: "+f.path("volume/tls.key")+"}}\n"+refusing("first"))
+	f.write(t, "config.yaml", f.listenSecurely("volume/tls.crt", "volume/tls.key", "")+refusing("first"))
 	r := start(t, Options{Config: f.config()})
 	trust := &tls.Config{RootCAs: x509.NewCertPool()}
-	trust.RootCAs.AddCert(a.cert)
+	trust.RootCAs.AddCert(a.Cert)
 	last := r.serial(t, trust)
 	for version := 2; version < 5; version++ {
 		secret(fmt.Sprint(version))

@@ -81,7 +81,7 @@ func TestRenew(t *testing.T) {
 	f.secure(t, a, nil, refusing("first"))
 	r := start(t, Options{Config: f.config()})
 	trust := &tls.Config{RootCAs: x509.NewCertPool()}
-	trust.RootCAs.AddCert(a.cert)
+	trust.RootCAs.AddCert(a.Cert)
 	first := r.serial(t, trust)
 	series := `dispatch_hook_certificate_expiration_timestamp_seconds{certificate="server"}`
 	expiry := r.metric(t, series)

@@ -69,9 +69,9 @@ func slimWorkload(o any) (any, error) {
 		return slim, nil
 	case gate.PhaseAdmitted:
 		slim.Status.Admission = &kueue.Admission{}
-		for i := range wl.Spec.PodSets {
+		for _, name := range gate.ReplicatedJobs(wl) { // also of one that is slim already
 			slim.Status.Admission.PodSetAssignments = append(slim.Status.Admission.PodSetAssignments,
-				kueue.PodSetAssignment{Name: shared(wl.Spec.PodSets[i].Name)})
+				kueue.PodSetAssignment{Name: kueue.PodSetReference(shared(name))})
 		}
 	case gate.PhaseQueued, gate.PhaseEvicted:
 	}

@@ -64,6 +64,9 @@ func TestSlimDecidesAlike(t *testing.T) {
 			t.Errorf("%v: %s", conditions, diff)
 		}
 		kept := slim.(*kueue.Workload)
+		if again, err := slimWorkload(kept.DeepCopy()); err != nil || !cmp.Equal(again, slim) {
+			t.Errorf("%v: slimmed again it is another one (%v): %s", conditions, err, cmp.Diff(slim, again))
+		}
 		if told := gate.PhaseOf(kept) == gate.PhaseReserved; kept.ManagedFields != nil || kept.Annotations != nil && !told {
 			t.Errorf("%v: keeps what nobody uses", conditions)
 		}

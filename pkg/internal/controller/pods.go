@@ -29,7 +29,7 @@ const (
 // in it, if a hook chose labels or annotations for them.
 func (g *Gate) readPods(ctx context.Context, snap *gate.Snapshot) error {
 	wl := snap.Workload
-	if snap.Pods != nil || !placement.MadeOfPods(wl) || !slices.ContainsFunc(slices.Collect(maps.Values(snap.Answers)), choosesMetadata) {
+	if snap.Pods != nil || !placement.MadeOfPods(wl) || !slices.ContainsFunc(slices.Collect(maps.Values(snap.Answers)), gate.Answer.ChoosesMetadata) {
 		return nil
 	}
 	pods, alone, err := g.waitingPods(ctx, wl)
@@ -58,11 +58,6 @@ func (g *Gate) waitingPods(ctx context.Context, wl *kueue.Workload) (pods *metav
 	pods = &metav1.PartialObjectMetadataList{}
 	pods.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
 	return pods, alone, g.live.List(ctx, pods, client.InNamespace(wl.Namespace), waiting, client.MatchingLabels{managedLabel: "true"})
-}
-
-func choosesMetadata(a gate.Answer) bool {
-	c, _ := a.Decision.Changes()
-	return len(c.Labels)+len(c.Annotations) > 0
 }
 
 // groupOf is the name of the group that a pod belongs to, which is that of its

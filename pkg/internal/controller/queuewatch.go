@@ -2,7 +2,6 @@ package controller
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"time"
 
@@ -25,20 +24,6 @@ var getsCrowded = predicate.Funcs{
 		before, ok1 := e.ObjectOld.(*kueue.ClusterQueue)
 		after, ok2 := e.ObjectNew.(*kueue.ClusterQueue)
 		return ok1 && ok2 && before.Status.PendingWorkloads == 0 && after.Status.PendingWorkloads > 0
-	},
-	DeleteFunc:  func(event.DeleteEvent) bool { return false },
-	GenericFunc: func(event.GenericEvent) bool { return false },
-}
-
-// losesCheck passes the moment when a queue no longer names a check.
-var losesCheck = predicate.Funcs{
-	CreateFunc: func(event.CreateEvent) bool { return false },
-	UpdateFunc: func(e event.UpdateEvent) bool {
-		before, ok1 := e.ObjectOld.(*kueue.ClusterQueue)
-		after, ok2 := e.ObjectNew.(*kueue.ClusterQueue)
-		return ok1 && ok2 && slices.ContainsFunc(wiring.Entries(before), func(entry kueue.AdmissionCheckStrategyRule) bool {
-			return !slices.ContainsFunc(wiring.Entries(after), func(other kueue.AdmissionCheckStrategyRule) bool { return other.Name == entry.Name })
-		})
 	},
 	DeleteFunc:  func(event.DeleteEvent) bool { return false },
 	GenericFunc: func(event.GenericEvent) bool { return false },
@@ -72,13 +57,20 @@ func (l *losses) settled(queue string, now time.Time) bool {
 	return true
 }
 
-// queueLosses has the Workloads that wait for a lost check looked at as soon as the
-// loss has settled.
+// queueLosses has the Workloads that wait for a check which a queue lost looked at as
+// soon as the loss has settled: it may have kept them without quota.
 func (g *Gate) queueLosses() handler.EventHandler {
 	return handler.Funcs{UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
-		g.losses.note(e.ObjectOld.GetName(), time.Now())
-		for _, r := range g.mapLoss(ctx, e.ObjectOld) {
-			q.AddAfter(r, lossSettles+time.Millisecond)
+		before, ok1 := e.ObjectOld.(*kueue.ClusterQueue)
+		after, ok2 := e.ObjectNew.(*kueue.ClusterQueue)
+		if !ok1 || !ok2 {
+			return
+		}
+		for _, check := range wiring.Dropped(before, after) {
+			g.losses.note(after.Name, time.Now())
+			for _, r := range g.mapped(ctx, client.MatchingFields{indexCheck: check}) {
+				q.AddAfter(r, lossSettles+time.Millisecond)
+			}
 		}
 	}}
 }
@@ -96,19 +88,6 @@ func (g *Gate) mapQueue(ctx context.Context, o client.Object) []reconcile.Reques
 		if q := &queues.Items[i]; q.Name == cq.Name || cq.Spec.CohortName != "" && q.Spec.CohortName != "" {
 			requests = append(requests, g.mapped(ctx, client.MatchingFields{indexQuota: q.Name})...)
 		}
-	}
-	return requests
-}
-
-// mapLoss finds the Workloads that wait for a check which a ClusterQueue names.
-func (g *Gate) mapLoss(ctx context.Context, o client.Object) []reconcile.Request {
-	cq, ok := o.(*kueue.ClusterQueue)
-	if !ok {
-		return nil
-	}
-	var requests []reconcile.Request
-	for _, entry := range wiring.Entries(cq) {
-		requests = append(requests, g.mapped(ctx, client.MatchingFields{indexCheck: string(entry.Name)})...)
 	}
 	return requests
 }

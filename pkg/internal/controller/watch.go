@@ -214,7 +214,7 @@ func watchWorkloads(mgr manager.Manager, g *Gate, p *passes, workers int) (err e
 		// Somebody begins to wait for quota that held Workloads sit on.
 		Watches(&kueue.ClusterQueue{}, handler.EnqueueRequestsFromMapFunc(g.mapQueue), builder.WithPredicates(getsCrowded)).
 		// A queue loses a check that keeps Workloads without quota.
-		Watches(&kueue.ClusterQueue{}, g.queueLosses(), builder.WithPredicates(losesCheck)).
+		Watches(&kueue.ClusterQueue{}, g.queueLosses()).
 		// The full pass and the answers of hooks add to the same queue.
 		WatchesRawSource(source.Func(func(_ context.Context, q queue) error {
 			add := func(r reconcile.Request) { q.Add(r) }

@@ -77,13 +77,11 @@ func (m *wireMemory) change(before, after *kueue.ClusterQueue) {
 	m.see(after)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	has := func(cq *kueue.ClusterQueue, name kueue.AdmissionCheckReference) bool {
-		return slices.ContainsFunc(wiring.Entries(cq), func(e kueue.AdmissionCheckStrategyRule) bool { return e.Name == name })
+	if before.UID != after.UID {
+		return
 	}
-	for _, e := range wiring.Entries(before) {
-		if before.UID == after.UID && !has(after, e.Name) {
-			m.of(after, string(e.Name)).by = wiring.Writers(before, after)
-		}
+	for _, name := range wiring.Dropped(before, after) {
+		m.of(after, name).by = wiring.Writers(before, after)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/dispatch-admission/dispatch-admission/pkg/internal/ctl/preflight"
+	"github.com/dispatch-admission/dispatch-admission/pkg/internal/wiring"
 )
 
 // verifyTick is the time between two looks at what is not in order yet.
@@ -65,7 +66,7 @@ func (c *cli) verify(ctx context.Context, f *verifyFlags) error {
 	checker := preflight.Checker{Client: api.client}
 	until := time.Now().Add(f.timeout)
 	lines := checker.Verify(ctx, f.named)
-	for preflight.Failed(lines) && time.Now().Add(verifyTick).Before(until) && sleep(ctx, verifyTick) {
+	for preflight.Failed(lines) && time.Now().Add(verifyTick).Before(until) && wiring.Sleep(ctx, verifyTick) {
 		lines = checker.Verify(ctx, f.named)
 	}
 	result := preflightResult{OK: !preflight.Failed(lines), Lines: lines}
@@ -76,16 +77,4 @@ func (c *cli) verify(ctx context.Context, f *verifyFlags) error {
 		return ErrTold
 	}
 	return nil
-}
-
-// sleep tells whether there is time left after d.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
 }

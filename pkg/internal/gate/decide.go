@@ -89,7 +89,7 @@ func (s Snapshot) plain() Snapshot {
 
 // dispatch handles a reserved Workload of one of dispatch's TrainJobs.
 func (s Snapshot) dispatch(e entries, now time.Time) Plan {
-	attempt, jobs := attemptOf(s.Workload, e.pending), replicatedJobs(s.Workload)
+	attempt, jobs := attemptOf(s.Workload, e.pending), ReplicatedJobs(s.Workload)
 	// A record that cannot be read matches no attempt.
 	record, err := fence.Read(s.TrainJob)
 	raised := record.MatchPending(jobs, attempt)
@@ -143,7 +143,7 @@ func (s Snapshot) admitted(e entries, now time.Time) Plan {
 	}
 	attempt := attemptOf(s.Workload, nil)
 	record, err := fence.Read(s.TrainJob)
-	if err == nil && record.Match(replicatedJobs(s.Workload), attempt) && !s.Loss.hits(e.ready) {
+	if err == nil && record.Match(ReplicatedJobs(s.Workload), attempt) && !s.Loss.hits(e.ready) {
 		return Plan{Case: CaseNone}
 	}
 	return e.evictUngated(Plan{Case: CaseUngated, Attempt: attempt}, now)

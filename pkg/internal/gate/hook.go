@@ -153,7 +153,7 @@ func (r *round) updates(check kueue.AdmissionCheckReference, p *Policy, a Answer
 	if !ok || !a.Verdict || p.Hook.Audit {
 		return nil, nil
 	}
-	if r.s.PodsUnknown != "" && len(changes.Labels)+len(changes.Annotations) > 0 {
+	if r.s.PodsUnknown != "" && a.ChoosesMetadata() {
 		return nil, errors.New(r.s.PodsUnknown)
 	}
 	// What other checks of ours are about to get counts, and what is left of an

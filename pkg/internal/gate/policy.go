@@ -83,6 +83,12 @@ type Answer struct {
 	Slow bool
 }
 
+// ChoosesMetadata tells whether the hook chose labels or annotations.
+func (a Answer) ChoosesMetadata() bool {
+	c, _ := a.Decision.Changes()
+	return len(c.Labels)+len(c.Annotations) > 0
+}
+
 // SlowAnswer is how long an answer may be on its way before the check says so.
 const SlowAnswer = 2 * time.Second
 

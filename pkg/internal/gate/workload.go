@@ -182,9 +182,9 @@ func attemptOf(wl *kueue.Workload, pending []*kueue.AdmissionCheckState) fence.A
 	return a
 }
 
-// replicatedJobs are the replicated jobs of a TrainJob, which Kueue has as the
+// ReplicatedJobs are the replicated jobs of a TrainJob, which Kueue has as the
 // names of the pod sets. One that has started may be known by its assignments alone.
-func replicatedJobs(wl *kueue.Workload) []string {
+func ReplicatedJobs(wl *kueue.Workload) []string {
 	names := make([]string, 0, len(wl.Spec.PodSets))
 	if len(wl.Spec.PodSets) == 0 && wl.Status.Admission != nil {
 		for _, a := range wl.Status.Admission.PodSetAssignments {

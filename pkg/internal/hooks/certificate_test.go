@@ -25,8 +25,8 @@ func TestParseCertificate(t *testing.T) {
 		value  []byte
 		want   string // how the error begins
 	}{
-		"Good":          {"as cert-manager writes it", "ca.crt", a.pem(), ""},
-		"Chain":         {"with those between", "tls.crt", append(bytes.Clone(good["tls.crt"]), a.pem()...), ""},
+		"Good":          {"as cert-manager writes it", "ca.crt", a.PEM(), ""},
+		"Chain":         {"with those between", "tls.crt", append(bytes.Clone(good["tls.crt"]), a.PEM()...), ""},
 		"NoCertificate": {"the key alone", "tls.crt", nil, "tls.crt: missing"},
 		"NoKey":         {"the certificate alone", "tls.key", nil, "tls.key: missing"},
 		"NotPEM":        {"another encoding", "tls.crt", []byte("secret text"), "tls.crt: holds no PEM certificate"},

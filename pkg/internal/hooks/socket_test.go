@@ -71,7 +71,7 @@ func mutual(t *testing.T, a *authority) (*httptest.Server, <-chan string) {
 	server.Config.ErrorLog = log.New(io.Discard, "", 0)
 	server.TLS = &tls.Config{
 		Certificates: []tls.Certificate{*a.pair(t, "hook", forAnHour)},
-		ClientAuth:   tls.RequireAndVerifyClientCert, ClientCAs: a.pool(),
+		ClientAuth:   tls.RequireAndVerifyClientCert, ClientCAs: a.Pool(),
 	}
 	server.StartTLS()
 	t.Cleanup(server.Close)
@@ -81,7 +81,7 @@ func mutual(t *testing.T, a *authority) (*httptest.Server, <-chan string) {
 // https is a gate whose hook has a certificate of a for "hook".
 func https(name, url string, a *authority, secret string) *v1alpha1.AdmissionGate {
 	return gateWith(name, "", func(h *v1alpha1.Hook) {
-		h.Endpoint = v1alpha1.Endpoint{URL: url, CABundle: a.pem(), ServerName: "hook", ClientCertificateSecret: secret}
+		h.Endpoint = v1alpha1.Endpoint{URL: url, CABundle: a.PEM(), ServerName: "hook", ClientCertificateSecret: secret}
 	})
 }
 

@@ -116,7 +116,7 @@ func TestLastErrorOverTLS(t *testing.T) {
 			if tc.server == nil {
 				server.Start()
 			} else {
-				server.TLS = &tls.Config{Certificates: []tls.Certificate{*tc.server}, ClientCAs: a.pool()}
+				server.TLS = &tls.Config{Certificates: []tls.Certificate{*tc.server}, ClientCAs: a.Pool()}
 				if tc.client != nil || tc.reads != nil {
 					server.TLS.ClientAuth = tls.RequireAndVerifyClientCert
 				}

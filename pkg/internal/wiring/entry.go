@@ -38,6 +38,17 @@ func find(cq *kueue.ClusterQueue, check string) *kueue.AdmissionCheckStrategyRul
 	return nil
 }
 
+// Dropped are the checks that a queue named before and does not name any more.
+func Dropped(before, after *kueue.ClusterQueue) []string {
+	var names []string
+	for _, e := range Entries(before) {
+		if find(after, string(e.Name)) == nil {
+			names = append(names, string(e.Name))
+		}
+	}
+	return names
+}
+
 // RemovalCommand is the command by which people take the entry of a check out of a
 // queue as it was read; empty if there is none. It does nothing if the list of the
 // queue has changed since.

@@ -22,6 +22,24 @@ func queueWith(names ...string) *kueue.ClusterQueue {
 	return cq
 }
 
+func TestDropped(t *testing.T) {
+	for name, tc := range map[string]struct {
+		before, after *kueue.ClusterQueue
+		want          []string
+	}{
+		"the only one":     {queueWith("a"), queueWith(), []string{"a"}},
+		"one of two":       {queueWith("a", "b"), queueWith("b"), []string{"a"}},
+		"for another":      {queueWith("a"), queueWith("b"), []string{"a"}},
+		"in another order": {queueWith("a", "b"), queueWith("b", "a"), nil},
+		"gets one":         {queueWith(), queueWith("a"), nil},
+		"has none":         {&kueue.ClusterQueue{}, &kueue.ClusterQueue{}, nil},
+	} {
+		if diff := cmp.Diff(tc.want, Dropped(tc.before, tc.after)); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+}
+
 func TestWanted(t *testing.T) {
 	selector := func(text string) labels.Selector {
 		s, err := labels.Parse(text)

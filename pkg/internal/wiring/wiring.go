@@ -111,7 +111,7 @@ func (w *Wirer) until(ctx context.Context, what string, look func() (missing str
 		case last == "":
 			w.Say(fmt.Sprintf("waiting until %s: %s", what, missing))
 		}
-		if last = missing; !w.sleep(ctx) {
+		if last = missing; !Sleep(ctx, w.Tick) {
 			return fmt.Errorf("gave up waiting until %s: %s", what, missing)
 		}
 	}
@@ -142,9 +142,9 @@ func write(ctx context.Context, try func() error) error {
 	}
 }
 
-// sleep passes a Tick and tells whether there is time left.
-func (w *Wirer) sleep(ctx context.Context) bool {
-	timer := time.NewTimer(w.Tick)
+// Sleep passes d and tells whether there is time left: false if ctx ended first.
+func Sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():

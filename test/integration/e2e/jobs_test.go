@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
@@ -161,20 +162,11 @@ type recorder struct {
 func follow(t *testing.T, namespace string) *recorder {
 	t.Helper()
 	r := &recorder{pods: map[types.UID]*corev1.Pod{}}
-	events, err := shared.admin.Watch(t.Context(), &corev1.PodList{}, client.InNamespace(namespace))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(events.Stop)
-	go func() {
-		for e := range events.ResultChan() {
-			if pod, ok := e.Object.(*corev1.Pod); ok {
-				r.mu.Lock()
-				r.pods[pod.UID] = pod
-				r.mu.Unlock()
-			}
-		}
-	}()
+	harness.Follow(t, shared.admin, &corev1.PodList{}, namespace, func(_ watch.EventType, pod *corev1.Pod) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.pods[pod.UID] = pod
+	})
 	return r
 }
 

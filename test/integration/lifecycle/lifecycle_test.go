@@ -143,7 +143,7 @@ func TestMisspelledQueue(t *testing.T) {
 		s.set([]any{s.queue + "x"}, "clusterQueues", "attach", "names")
 		s.refused(`"`+s.queue+`x" not found`, "install", "--wait", "--timeout=2m")
 		s.run("uninstall", "--timeout=3m")
-		s.wantNothingOf(strings.ReplaceAll(kindsOfRelease, "jobs,pods,", "")) // the Job that failed stays for its log
+		s.wantNothingBut("jobs", "pods") // the Job that failed stays for its log
 		s.refused(`"`+s.queue+`x" not found`, "install", "--wait", "--timeout=2m")
 		s.wantWired(false)
 		job := s.running() // nobody gates it

@@ -105,30 +105,8 @@ func (w *world) applyCRDs(ctx context.Context) error {
 func chart() string { return filepath.Join(harness.Root(), "charts", "dispatch-admission") }
 
 // fixtures are what every test builds on.
-const fixtures = `
+var fixtures = `
 apiVersion: kueue.x-k8s.io/v1beta2
 kind: ResourceFlavor
 metadata: {name: default}
----
-apiVersion: trainer.kubeflow.org/v1alpha1
-kind: ClusterTrainingRuntime
-metadata:
-  name: two-nodes
-  labels: {trainer.kubeflow.org/framework: torch}
-spec:
-  mlPolicy: {numNodes: 2, torch: {}}
-  template:
-    spec:
-      replicatedJobs:
-      - name: node
-        template:
-          metadata:
-            labels: {trainer.kubeflow.org/trainjob-ancestor-step: trainer}
-          spec:
-            template:
-              spec:
-                containers:
-                - name: node
-                  image: example.com/train:1
-                  resources: {requests: {cpu: "1"}}
-`
+` + cluster.TrainingRuntime("two-nodes", 2, "{}")

@@ -322,7 +322,7 @@ func (s *site) wantWired(want bool) {
 // wantNothingLeft sees that of the release nothing is left but what is to stay.
 func (s *site) wantNothingLeft() {
 	s.t.Helper()
-	s.wantNothingOf(kindsOfRelease)
+	s.wantNothingBut()
 	var check kueue.AdmissionCheck
 	if err := shared.admin.Get(s.t.Context(), client.ObjectKey{Name: s.release}, &check); !apierrors.IsNotFound(err) {
 		s.t.Errorf("the check is there still: %s %v", harness.Show(check.ObjectMeta), err)
@@ -330,13 +330,15 @@ func (s *site) wantNothingLeft() {
 }
 
 // kindsOfRelease are those that a release has objects of.
-const kindsOfRelease = "admissionchecks.kueue.x-k8s.io,admissiongates.dispatch.phpboyscout.uk,deployments,replicasets,jobs,pods,services,configmaps,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings,poddisruptionbudgets"
+var kindsOfRelease = []string{"admissionchecks.kueue.x-k8s.io", "admissiongates.dispatch.phpboyscout.uk", "deployments", "replicasets", "jobs", "pods", "services",
+	"configmaps", "serviceaccounts", "roles", "rolebindings", "clusterroles", "clusterrolebindings", "poddisruptionbudgets"}
 
-// wantNothingOf sees that nothing of some kinds is left of the release.
-func (s *site) wantNothingOf(kinds string) {
+// wantNothingBut sees that nothing is left of the release, some kinds aside.
+func (s *site) wantNothingBut(aside ...string) {
 	s.t.Helper()
+	kinds := slices.DeleteFunc(slices.Clone(kindsOfRelease), func(kind string) bool { return slices.Contains(aside, kind) })
 	s.eventually(30*time.Second, "nothing of the release is left", func() error {
-		out, err := shared.cluster.Kubectl(s.t.Context(), "get", kinds, "--all-namespaces", "-l", "app.kubernetes.io/instance="+s.release, "-o", "name")
+		out, err := shared.cluster.Kubectl(s.t.Context(), "get", strings.Join(kinds, ","), "--all-namespaces", "-l", "app.kubernetes.io/instance="+s.release, "-o", "name")
 		if err == nil && strings.TrimSpace(out) != "" {
 			err = errors.New(out)
 		}

@@ -1,10 +1,7 @@
 package lifecycle
 
 import (
-	"bufio"
-	"encoding/json"
 	"flag"
-	"os"
 	"strings"
 	"testing"
 
@@ -12,42 +9,27 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/dispatch-admission/dispatch-admission/test/cluster"
+	"github.com/dispatch-admission/dispatch-admission/test/integration/internal/harness"
 )
-
-// request is one finished request in the API server's audit log.
-type request struct {
-	Stage      string `json:"stage"`
-	Verb       string `json:"verb"`
-	RequestURI string `json:"requestURI"`
-	User       struct {
-		Username string `json:"username"`
-	} `json:"user"`
-	ObjectRef struct {
-		APIGroup    string `json:"apiGroup"`
-		Resource    string `json:"resource"`
-		Subresource string `json:"subresource"`
-	} `json:"objectRef"`
-	ResponseStatus struct {
-		Code    int    `json:"code"`
-		Message string `json:"message"`
-	} `json:"responseStatus"`
-}
 
 // TestZRights compares the rights of the Jobs and of the test pod with what they asked
 // for in the whole run, both ways: nothing was denied, and nothing is granted in vain.
 // Those of the controller are compared where the gate is tested.
 func TestZRights(t *testing.T) {
 	used := map[string]bool{}
-	for _, r := range audit(t) {
+	_, err := harness.Audit(shared.cluster.AuditLog(), 0, func(r harness.Request) {
 		// Those of the controller end before it does when Helm removes a release.
 		role := r.User.Username[strings.LastIndex(r.User.Username, "-")+1:]
 		if !strings.HasPrefix(r.User.Username, "system:serviceaccount:r-") || role != "wiring" && role != "test" {
-			continue
+			return
 		}
 		if r.ResponseStatus.Code == 403 && strings.Contains(r.ResponseStatus.Message, r.User.Username) {
 			t.Errorf("denied to %s: %s %s: %s", r.User.Username, r.Verb, r.RequestURI, r.ResponseStatus.Message)
 		}
-		used[role+": "+r.Verb+" "+strings.TrimSuffix(r.ObjectRef.Resource+"/"+r.ObjectRef.Subresource, "/")+"."+r.ObjectRef.APIGroup] = true
+		used[role+": "+r.Verb+" "+r.Target()+"."+r.ObjectRef.APIGroup] = true
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 	if pattern := flag.Lookup("test.run").Value.String(); pattern != "" {
 		t.Skipf("only the tests %q ran, so a right that was not used proves nothing", pattern)
@@ -75,29 +57,6 @@ func TestZRights(t *testing.T) {
 	}
 }
 
-// audit reads the requests of the whole run.
-func audit(t *testing.T) []request {
-	t.Helper()
-	f, err := os.Open(shared.cluster.AuditLog())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = f.Close() }()
-	var out []request
-	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, 16<<20)
-	for lines.Scan() {
-		var r request
-		if err := json.Unmarshal(lines.Bytes(), &r); err == nil && r.Stage == "ResponseComplete" {
-			out = append(out, r)
-		}
-	}
-	if err := lines.Err(); err != nil {
-		t.Fatal(err)
-	}
-	return out
-}
-
 // TestZKueueGone comes last: a release can be removed although Kueue and all of its
 // kinds are gone.
 func TestZKueueGone(t *testing.T) {
@@ -118,7 +77,7 @@ func TestZKueueGone(t *testing.T) {
 		s.kubectl("delete", does+"webhookconfiguration", "kueue-"+does+"-webhook-configuration")
 	}
 	s.run("uninstall", "--timeout=3m")
-	s.wantNothingOf(strings.ReplaceAll(kindsOfRelease, "admissionchecks.kueue.x-k8s.io,", ""))
+	s.wantNothingBut("admissionchecks.kueue.x-k8s.io")
 }
 
 // removeKind removes a kind. Its objects have finalizers that nobody is there to

@@ -136,7 +136,6 @@ func (f Facts) since(condition string) string {
 // ended explains a job that will not start by itself.
 func (f Facts) ended(e *Explanation) {
 	wl := f.Workload
-	activate := fmt.Sprintf(`kubectl -n %s patch workload %s --type=merge -p '{"spec":{"active":true}}'`, wl.Namespace, wl.Name)
 	switch {
 	case f.is(kueue.WorkloadFinished):
 		e.is(Finished, "It has finished.")
@@ -152,7 +151,7 @@ func (f Facts) ended(e *Explanation) {
 		if text == "" {
 			text = "somebody or something set spec.active to false"
 		}
-		e.because("Kueue", text, "mend what was wrong, then "+activate)
+		e.because("Kueue", text, fmt.Sprintf(`mend what was wrong, then kubectl -n %s patch workload %s --type=merge -p '{"spec":{"active":true}}'`, wl.Namespace, wl.Name))
 	}
 }
 

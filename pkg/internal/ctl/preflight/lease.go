@@ -6,6 +6,8 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/dispatch-admission/dispatch-admission/pkg/internal/wiring"
 )
 
 const (
@@ -45,7 +47,7 @@ func (c *Checker) lease(ctx context.Context, first look) Line {
 		switch {
 		case !renewed.Equal(first.lease.Spec.RenewTime):
 			return ok(leaseWhat, "%s is held by %s, which renews it", c.Lease, holder)
-		case again.at.After(until) || !sleep(ctx, c.Tick):
+		case again.at.After(until) || !wiring.Sleep(ctx, c.Tick):
 			return wrong(leaseWhat, leaseFix, "%s was last renewed at %s by %s, and not for %s since",
 				c.Lease, renewed.Format(time.RFC3339), holder, lasts(first.lease))
 		}
@@ -70,15 +72,4 @@ func lasts(l *coordinationv1.Lease) time.Duration {
 		return time.Duration(*s) * time.Second
 	}
 	return defaultDuration
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
 }

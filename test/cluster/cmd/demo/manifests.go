@@ -1,5 +1,7 @@
 package main
 
+import "github.com/dispatch-admission/dispatch-admission/test/cluster"
+
 const (
 	// ours is a TrainJob as dispatch names it: dj-<ULID>-s<start>.
 	ours = "dj-01jdem00000000000000000000-s1"
@@ -10,7 +12,7 @@ const (
 )
 
 // queues is what a cluster operator has before the chart: a quota of four CPUs.
-const queues = `apiVersion: v1
+var queues = `apiVersion: v1
 kind: Namespace
 metadata: {name: research}
 ---
@@ -39,29 +41,7 @@ apiVersion: kueue.x-k8s.io/v1beta2
 kind: WorkloadPriorityClass
 metadata: {name: urgent}
 value: 1000
----
-apiVersion: trainer.kubeflow.org/v1alpha1
-kind: ClusterTrainingRuntime
-metadata:
-  name: torch
-  labels: {trainer.kubeflow.org/framework: torch}
-spec:
-  mlPolicy: {numNodes: 1, torch: {}}
-  template:
-    spec:
-      replicatedJobs:
-      - name: node
-        template:
-          metadata:
-            labels: {trainer.kubeflow.org/trainjob-ancestor-step: trainer}
-          spec:
-            template:
-              spec:
-                containers:
-                - name: node
-                  image: example.com/train:1
-                  resources: {requests: {cpu: "1"}}
-`
+` + cluster.TrainingRuntime("torch", 1, "{}")
 
 // trainJob is a TrainJob of so many nodes of one CPU each.
 const trainJob = `apiVersion: trainer.kubeflow.org/v1alpha1
